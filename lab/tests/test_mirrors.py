@@ -534,6 +534,68 @@ def test_devices_without_a_mirror_are_not_added_to_mirrors_by_mistake(pool):
     assert len(status(pool)["devices"]) == 3
 
 
+def test_plans_change_nothing_and_tell_what_would_happen(pool):
+    content = os.urandom(24 * MIB)
+    (pool.mountpoint / "file").write_bytes(content)
+    pool.pagefold("sync", pool.mountpoint)
+    first, second, third = Path(pool.device), beside(pool, "second"), beside(pool, "third")
+
+    def plan(*words: object) -> str:
+        before = status(pool)["devices"]
+        told = pool.pagefold(words[0], "-n", pool.pool, *words[1:])
+        assert "nothing was changed" in told and status(pool)["devices"] == before
+        return told
+
+    def refused(why: str, *words: object) -> None:
+        """Both the plan and the verb are refused for the same reason."""
+        for dry in (["-n"], []):
+            with pytest.raises(proc.CommandFailed, match=why):
+                pool.pagefold(words[0], *dry, pool.pool, *words[1:])
+
+    refused("are needed", "attach", first, beside(pool, "small", 160))
+    refused("is the only device that has what it has", "detach", first)
+    refused("is the only device that has what it has", "offline", first)
+    refused("is in use already", "online", first)
+    refused("is no device of pool", "replace", second, third)
+    refused("is a device of the pool already", "replace", first, first)
+    none_yet = first.with_name("none yet")
+    assert str(none_yet) in plan("attach", first, none_yet, "--size", "256M") and not none_yet.exists()
+    used = f"{first} would have no mirror"
+    told = plan("attach", first, second)
+    assert f"{second} would be a mirror of {first}, and get " in told and "could lose 1 of 2 devices" in told
+    told = plan("replace", first, second)
+    assert f"{first} would stay until then" in told and f"{second} would have no mirror" in told
+    pool.pagefold("attach", pool.pool, first, second, "--wait")
+    assert used in plan("detach", second)
+    assert used in plan("offline", second)
+    assert "could lose 2 of 3 devices" in plan("attach", second, third)
+    assert "could lose 1 of 2 devices" in plan("replace", second, third)
+    pool.pagefold("offline", pool.pool, second)
+    refused("is not in use now", "offline", second)
+    refused("is the only device that has what it has", "detach", first)
+    (pool.mountpoint / "more").write_bytes(content[: 8 * MIB])
+    pool.pagefold("sync", pool.mountpoint)
+    told = plan("online", second)
+    assert f"{second} would get what it has missed: " in told and "could lose 1 of 2 devices" in told
+    pool.pagefold("online", pool.pool, second, "--wait")
+    assert (pool.mountpoint / "file").read_bytes() == content
+
+
+def test_a_device_that_is_being_filled_is_no_wonder_to_who_looks(pool):
+    """It has no superblock yet, as a device has whose pool was never quite made."""
+    (pool.mountpoint / "file").write_bytes(os.urandom(96 * MIB))
+    pool.pagefold("sync", pool.mountpoint)
+    pool.pagefold("attach", pool.pool, pool.device, beside(pool, "second"))
+    pool.crash()
+    told = proc.attempt([pagefold(), "status", pool.pool], env=pool.environment)
+    assert told.returncode == 0 and "FILLING" in told.stdout and "warning" not in told.stderr, told
+    pool.recover()
+    deadline = time.monotonic() + 60
+    while set(states(pool).values()) != {"ONLINE"}:
+        assert time.monotonic() < deadline, states(pool)
+        time.sleep(0.1)
+
+
 def test_mistakes_are_told(pool):
     small = beside(pool, "small", 160)
     with pytest.raises(proc.CommandFailed, match="are needed"):

@@ -89,6 +89,9 @@ pub struct GivenDevice {
     /// Wait until it has everything.
     #[arg(short, long)]
     pub wait: bool,
+    /// Change nothing, and print what would be copied, and how many devices the mirror could lose.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 }
 
 /// See [`super::Verb::Detach`] and [`super::Verb::Offline`].
@@ -98,6 +101,9 @@ pub struct DeviceOf {
     pub pool: String,
     /// A device of the pool, by path or number.
     pub device: PathBuf,
+    /// Change nothing, and print how many devices the mirror could lose.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 }
 
 /// See [`super::Verb::Remove`].
@@ -162,6 +168,9 @@ pub struct Online {
     /// Wait until it has everything.
     #[arg(short, long)]
     pub wait: bool,
+    /// Change nothing, and print what would be copied.
+    #[arg(short = 'n', long, conflicts_with = "expand")]
+    pub dry_run: bool,
 }
 
 /// See [`super::Verb::Import`].

@@ -547,6 +547,7 @@ Examples:
 to be as large as the other one.
 
 Examples:
+  pagefold attach -n tank /dev/sdb /dev/sdc    change nothing, and say what would be copied
   pagefold attach tank /dev/sdb /dev/sdc
   pagefold attach tank /dev/sdb /dev/sdc --wait"
     )]
@@ -554,6 +555,7 @@ Examples:
     /// Remove a device from its mirror; it holds no pool then.
     #[command(after_long_help = "Examples:
   pagefold detach tank /dev/sdc
+  pagefold detach -n tank /dev/sdc           change nothing, and say what may be lost then
   pagefold detach tank 1                     a device that is missing, by its number in status
   pagefold detach tank /dev/sdf              a spare that stands in: it goes back")]
     Detach(DeviceOf),
@@ -603,12 +605,14 @@ Examples:
 everything in the background. It has to be as large as the old one.
 
 Examples:
+  pagefold replace -n tank /dev/sdb /dev/sdd    change nothing, and say what would be copied
   pagefold replace tank /dev/sdb /dev/sdd
   pagefold replace tank 1 /dev/sdd           device number 1, which is missing"
     )]
     Replace(Replace),
     /// Stop using a device of a mirror, until it is taken online again.
     #[command(after_long_help = "Examples:
+  pagefold offline -n tank /dev/sdc          change nothing, and say what may be lost then
   pagefold offline tank /dev/sdc")]
     Offline(DeviceOf),
     /// Use a device again that was offline, missing or faulted; it gets what it has missed. Or use all of one that has
@@ -618,6 +622,7 @@ Examples:
 again: an older copy of it, or one that was mounted by itself.
 
 Examples:
+  pagefold online -n tank /dev/sdc           change nothing, and say what would be copied
   pagefold online tank /dev/sdc
   pagefold online tank /dev/sdf              it has another name now
   pagefold online -e tank /dev/sdb           the volume was enlarged (by the way with autoexpand=on)"

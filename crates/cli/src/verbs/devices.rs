@@ -3,6 +3,7 @@
 //! A server opens no devices; so they are opened here, and given to it.
 
 mod balance;
+mod plan;
 mod removal;
 mod split;
 
@@ -72,14 +73,20 @@ pub fn add(args: &Add) -> Result<()> {
 /// Gives a device a mirror.
 pub fn attach(args: &Attach) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "attach")?;
-    let beside = asked.device(&args.device)?.number;
-    asked.give_new(&args.new, &args.given, DevicePlace::Beside(beside))
+    let beside = asked.device(&args.device)?;
+    if args.given.dry_run {
+        return asked.plan_attach(&beside, &args.new, &args.given);
+    }
+    asked.give_new(&args.new, &args.given, DevicePlace::Beside(beside.number))
 }
 
 /// Puts a new device in the place of another one.
 pub fn replace(args: &Replace) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "replace")?;
     let old = asked.device(&args.device)?;
+    if args.given.dry_run {
+        return asked.plan_replace(&old, &args.new, &args.given);
+    }
     asked.give_new(&args.new, &args.given, DevicePlace::InPlaceOf(old.number))?;
     if spares::is_spare(&asked.figures, old.number) {
         return Ok(());
@@ -96,6 +103,9 @@ pub fn detach(args: &DeviceOf) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "detach")?;
     let device = asked.device(&args.device)?;
     let goes_back = spares::is_spare(&asked.figures, device.number);
+    if args.dry_run {
+        return asked.plan_detach(&device, goes_back);
+    }
     asked.carry_out(&Request::DetachDevice { device: device.number })?;
     if goes_back {
         return Ok(());
@@ -106,8 +116,11 @@ pub fn detach(args: &DeviceOf) -> Result<()> {
 /// Stops using a device.
 pub fn offline(args: &DeviceOf) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "offline")?;
-    let device = asked.device(&args.device)?.number;
-    asked.carry_out(&Request::OfflineDevice { device, release: false })
+    let device = asked.device(&args.device)?;
+    if args.dry_run {
+        return asked.plan_offline(&device);
+    }
+    asked.carry_out(&Request::OfflineDevice { device: device.number, release: false })
 }
 
 /// Uses a device again.
@@ -126,6 +139,9 @@ pub fn online(args: &Online) -> Result<()> {
     let is_ready = |spare: &&SpareFigures| spare.state == "AVAIL";
     if let Some(spare) = spares::find(&asked.figures, &args.device).filter(is_ready) {
         return Err(Failure::new(format!("{} is a spare that can step in", shown(&spare.path))));
+    }
+    if args.dry_run {
+        return asked.plan_online(device.as_ref(), &path);
     }
     if !in_use {
         if let Some(device) = device {
@@ -293,10 +309,7 @@ impl Asked {
     fn print_growth(&self, groups: &[Vec<PathBuf>], size: Option<u64>) -> Result<()> {
         let mut sizes = group_sizes(self.figures.devices.iter());
         for group in groups {
-            let of = |path: &PathBuf| {
-                Ok(if path.exists() { pools::device_bytes(path)? } else { size.unwrap_or(0) })
-            };
-            let all: Vec<u64> = group.iter().map(of).collect::<Result<_>>()?;
+            let all: Vec<u64> = group.iter().map(|path| size_of_new(path, size)).collect::<Result<_>>()?;
             sizes.extend(all.into_iter().min());
         }
         let after = pagefold_engine::pool::capacity_bytes(&sizes);
@@ -312,9 +325,7 @@ impl Asked {
 
     /// Gives the pool a device that holds nothing that somebody may miss.
     fn give_new(&mut self, new: &Path, given: &GivenDevice, place: DevicePlace) -> Result<()> {
-        let size = file_bytes(given.size.as_deref())?;
-        self.check_new(new)?;
-        let missing = check_devices(&[new.to_owned()], size, given.force)?;
+        let (missing, size) = self.check_given(new, given)?;
         let made = NewFiles::make(&missing, size)?;
         let path = registry::absolute(new)?;
         let given = self.give(&path, place, given.wait);
@@ -322,6 +333,13 @@ impl Asked {
             made.stay();
         }
         given
+    }
+
+    /// Returns the new device if it is a file that is to be made, and the size that it is to have.
+    fn check_given(&self, new: &Path, given: &GivenDevice) -> Result<(Vec<PathBuf>, Option<u64>)> {
+        let size = file_bytes(given.size.as_deref())?;
+        self.check_new(new)?;
+        Ok((check_devices(&[new.to_owned()], size, given.force)?, size))
     }
 
     fn give(&mut self, path: &Path, place: DevicePlace, wait: bool) -> Result<()> {
@@ -374,6 +392,11 @@ fn group_sizes<'a>(devices: impl Iterator<Item = &'a DeviceFigures>) -> Vec<u64>
         *of = (*of).min(device.size_bytes);
     }
     sizes.into_values().collect()
+}
+
+/// Returns the size of a device that a pool is to get; of one that does not exist, the size that it is to have.
+fn size_of_new(path: &Path, size: Option<u64>) -> Result<u64> {
+    if path.exists() { pools::device_bytes(path) } else { Ok(size.unwrap_or(0)) }
 }
 
 fn status(client: &mut Client) -> Result<PoolFigures> {

@@ -425,6 +425,11 @@ impl Devices {
             .is_some_and(|(group, member)| group.leave_out(&member, MemberState::Faulted, reason))
     }
 
+    /// Returns true if another device of its group has what it has.
+    pub(crate) fn has_another(&self, number: u16) -> bool {
+        self.find(number).is_some_and(|(group, _)| group.has_another(number))
+    }
+
     /// Takes a device out of its group, because somebody wants that. Returns false if the group has no other device that
     /// is whole, or if it is not written anyway.
     pub(crate) fn take_offline(&self, number: u16) -> bool {

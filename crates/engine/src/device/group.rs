@@ -245,6 +245,11 @@ impl Group {
         Err(failure.unwrap_or_else(|| self.nobody()))
     }
 
+    /// Returns true if another member than this one can be read.
+    pub(super) fn has_another(&self, number: u16) -> bool {
+        has_another(&self.members.read(), number)
+    }
+
     /// Leaves a member out. Returns false if it was not written, or is the last whole one.
     pub(super) fn leave_out(
         &self,
@@ -254,8 +259,7 @@ impl Group {
     ) -> bool {
         // With the write side held, two members are not left out at once, each because there is the other.
         let members = self.members.write();
-        let others = members.iter().any(|other| other.number != member.number && other.readable().is_some());
-        if !member.state().is_written() || !others {
+        if !member.state().is_written() || !has_another(&members, member.number) {
             return false;
         }
         // First the state, then what is under way: a write that is in neither begins later, and finds the state (H2).
@@ -520,6 +524,10 @@ impl Group {
         let read = lanes.iter().find_map(|lane| again(|| lane.read(offset, buf)));
         read.unwrap_or_else(|| Err(failed.unwrap_or_else(|| self.nobody())))
     }
+}
+
+fn has_another(members: &Members, number: u16) -> bool {
+    members.iter().any(|other| other.number != number && other.readable().is_some())
 }
 
 /// Notes that members which are not written lack what is written now.

@@ -1,6 +1,6 @@
 //! Makes and destroys pools.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::label::{FORMAT_VERSION, Guid, Label, NAME_BYTES_MAX, Superblock, is_name};
@@ -124,7 +124,12 @@ fn check_device(device: OneDevice<'_>, options: &CreateOptions) -> Result<()> {
 
 /// Returns an error if a device is too small or too large for any pool.
 pub(super) fn check_size(device: OneDevice<'_>) -> Result<()> {
-    let (path, size_bytes) = (device.path().display(), device.size_bytes());
+    check_size_of(device.path(), device.size_bytes())
+}
+
+/// Does what [`check_size`] does, with a device of that path and size.
+pub(super) fn check_size_of(path: &Path, size_bytes: u64) -> Result<()> {
+    let path = path.display();
     if size_bytes < DEVICE_BYTES_MIN {
         return Err(Error::Invalid(format!(
             "{path} is too small for a pool: {size_bytes} bytes, and at least {DEVICE_BYTES_MIN} are needed"

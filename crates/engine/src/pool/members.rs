@@ -110,6 +110,8 @@ struct Candidates {
     unlabelled: Option<Error>,
     /// Error of the first device that has a label and no sound superblock.
     unsound: Option<Error>,
+    /// The same of the first one that is being filled: it gets superblocks when it has everything.
+    unfilled: Option<Error>,
     /// Devices with the label of a spare.
     spares: Vec<Arc<dyn Device>>,
 }
@@ -121,7 +123,7 @@ struct Candidates {
 /// [`Error::NotCurrent`] if a device is stale (I1), unless it is of a mirror that has another one;
 /// [`Error::NotAPool`] if there is no pool, if devices are missing, or for a device that was left out of the pool.
 pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<Assembled> {
-    let Candidates { all, unlabelled, unsound, spares: mut aside } = candidates(devices)?;
+    let Candidates { all, unlabelled, unsound, unfilled, spares: mut aside } = candidates(devices)?;
     if all.is_empty() {
         let only_spares = || Error::NotAPool("only spares of a pool are here, and they hold no data".into());
         let unlabelled = unlabelled.or_else(|| (!aside.is_empty()).then(only_spares));
@@ -129,7 +131,9 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<As
     }
     let Some(superblock) = weigh(&all, rescue) else {
         let pool = format!("pool '{}'", all.first().map_or("", |candidate| &candidate.label.name));
-        return Err(unsound.unwrap_or_else(|| Error::corrupt(pool, "none of its superblocks is sound")));
+        return Err(unsound
+            .or(unfilled)
+            .unwrap_or_else(|| Error::corrupt(pool, "none of its superblocks is sound")));
     };
     let (all, ahead): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|candidate| rescue || !is_ahead(&candidate.label, &superblock));
@@ -262,7 +266,7 @@ impl Groups {
 /// Reads the labels and superblocks of devices.
 fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Candidates> {
     let mut found: BTreeMap<(u16, u64), Candidate> = BTreeMap::new();
-    let (mut unlabelled, mut unsound, mut spares) = (None, None, Vec::new());
+    let (mut unlabelled, mut unsound, mut unfilled, mut spares) = (None, None, None, Vec::new());
     for device in devices {
         let one = OneDevice::of(device.as_ref());
         if matches!(SpareLabel::read(one), Ok(Some(_))) {
@@ -281,14 +285,14 @@ fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Candidates> {
         {
             return Err(Error::Invalid(two_pools((&label, one), (&other.label, other.one()))));
         }
-        let member = match Member::of(one, label.clone()) {
-            Ok(member) => Some(member),
-            Err(error) => {
-                unsound = unsound.or(Some(error));
-                None
-            }
-        };
-        let birth = label.membership.entry(label.device).map_or(0, |entry| entry.birth);
+        let own = label.membership.entry(label.device);
+        let (birth, state) = own.map_or((0, None), |entry| (entry.birth, Some(entry.state)));
+        let member = Member::of(one, label.clone());
+        let member = member.map_err(|error| {
+            let first = if state == Some(MemberState::Filling) { &mut unfilled } else { &mut unsound };
+            first.get_or_insert(error);
+        });
+        let member = member.ok();
         let key = (label.device, birth);
         let new = Candidate { device: Arc::clone(&device), label, member };
         if let Some(twin) = found.insert(key, new) {
@@ -299,7 +303,7 @@ fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Candidates> {
             )));
         }
     }
-    Ok(Candidates { all: found.into_values().collect(), unlabelled, unsound, spares })
+    Ok(Candidates { all: found.into_values().collect(), unlabelled, unsound, unfilled, spares })
 }
 
 /// Returns a message that tells why two devices are not of one pool.

@@ -133,6 +133,15 @@ impl Membership {
         self.members.iter().find(|entry| entry.number == number)
     }
 
+    /// Returns an error if no other device can take the place of a member.
+    pub(super) fn check_replaced(&self, number: u16) -> Result<()> {
+        match self.entry(number) {
+            Some(entry) if entry.leaves => Err(Error::Busy("another device is taking its place".into())),
+            Some(_) => Ok(()),
+            None => Err(Error::Invalid("it has just left".into())),
+        }
+    }
+
     /// Returns the member that takes the place of another one.
     fn successor(&self, of: &MemberEntry) -> Option<&MemberEntry> {
         let is_it = |entry: &&MemberEntry| {

@@ -13,7 +13,7 @@ use super::Pool;
 use super::create::{check_members, check_size};
 use super::identity::Member;
 use super::label::Label;
-use super::membership::MIRROR_MAX;
+use super::mirror_plans::unknown;
 use super::roster::Joining;
 use crate::device::{ALL, Device, MemberState, OneDevice, REGION_BYTES};
 use crate::limits::{CHUNK_BYTES, RESERVED_BYTES};
@@ -57,7 +57,7 @@ impl Pool {
     }
 
     /// Returns the bytes of chunks in use that a device lacks.
-    fn lacking_bytes(&self, device: u16) -> u64 {
+    pub(super) fn lacking_bytes(&self, device: u16) -> u64 {
         let Some((group, _)) = self.shared.devices.state(device) else { return 0 };
         let lacking = self.shared.devices.lacking(device);
         let in_use = self.chunks.used_of(group);
@@ -77,18 +77,8 @@ impl Pool {
     /// if another device takes the place of `beside`; [`Error::ReadOnly`]; errors of the devices. Then `beside` stays.
     pub fn attach(&self, beside: u16, new: Arc<dyn Device>, replace: bool) -> Result<u16> {
         self.shared.check_writable()?;
-        let (group, _) = self.state_of(beside)?;
-        let table = self.labels.table(group).ok_or_else(unknown)?;
-        let stays = table.members.iter().filter(|entry| !entry.leaves).count();
-        if !replace && stays >= MIRROR_MAX {
-            return Err(Error::Invalid(format!("a mirror has at most {MIRROR_MAX} devices")));
-        }
         let one = OneDevice::of(new.as_ref());
-        check_size(one)?;
-        let needed = self.labels.group_bytes(group);
-        if one.size_bytes() < needed {
-            return Err(too_small(one, needed));
-        }
+        let group = self.check_attach(beside, (one.path(), one.size_bytes()), replace)?;
         let joining = Joining { replaces: replace.then_some(beside), birth: None };
         let number = self.labels.add(group, joining, new)?;
         // Errors of one that had the number before are not its own.
@@ -212,10 +202,7 @@ impl Pool {
     /// errors of the others' labels.
     pub fn offline(&self, device: u16) -> Result<()> {
         self.shared.check_writable()?;
-        let (group, state) = self.state_of(device)?;
-        if !state.is_written() {
-            return Err(Error::Invalid("it is not in use now".into()));
-        }
+        let group = self.check_written(device)?;
         // When it comes back it lacks what was written since it got its last superblock.
         self.checkpoint(false)?;
         if !self.shared.devices.take_offline(device) {
@@ -247,10 +234,7 @@ impl Pool {
         if state.is_written() {
             return Err(Error::Invalid(format!("{} is in use already", one.path().display())));
         }
-        let needed = self.labels.group_bytes(group);
-        if one.size_bytes() < needed {
-            return Err(too_small(one, needed));
-        }
+        self.check_holds(group, (one.path(), one.size_bytes()))?;
         // A checkpoint that is under way would give it a superblock before its label says that it is filled.
         let _state = self.maintenance.lock();
         let is_as_left = Member::of(one, label.clone()).is_ok_and(|member| self.labels.is_as_left(&member));
@@ -358,13 +342,4 @@ impl Pool {
         }
         self.part_with_replaced().map(drop)
     }
-}
-
-fn too_small(device: OneDevice<'_>, needed: u64) -> Error {
-    let (path, has) = (device.path().display(), device.size_bytes());
-    Error::Invalid(format!("{path} has {has} bytes, and {needed} are needed: as many as its mirror uses"))
-}
-
-fn unknown() -> Error {
-    Error::Invalid("the pool has no such device".into())
 }

@@ -210,12 +210,11 @@ impl Labels {
             let drawn = self.salt.rotate_left(32).wrapping_add(table.group_epoch);
             let mut birth = joining.birth.unwrap_or(drawn);
             if let Some(replaced) = joining.replaces {
-                let replaced = table.members.iter_mut().find(|entry| entry.number == replaced);
-                let replaced = replaced.ok_or_else(|| Error::Invalid("it has just left".into()))?;
-                if std::mem::replace(&mut replaced.leaves, true) {
-                    return Err(Error::Busy("another device is taking its place".into()));
+                table.check_replaced(replaced)?;
+                for replaced in table.members.iter_mut().filter(|entry| entry.number == replaced) {
+                    replaced.leaves = true;
+                    birth = birth_in_place_of(replaced.birth, drawn);
                 }
-                birth = birth_in_place_of(replaced.birth, drawn);
             }
             table.members.push(MemberEntry { number, state: MemberState::Filling, leaves: false, birth });
             table.members.sort_by_key(|entry| entry.number);

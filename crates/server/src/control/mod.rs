@@ -31,7 +31,7 @@ pub use figures::{
     TrimFigures, ValueSource,
 };
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
-pub use model::{DevicePlace, FileRewrite, Reply, Request, UnmountMode};
+pub use model::{DeviceChange, DevicePlace, FileRewrite, Reply, Request, UnmountMode};
 pub use pieces::{PieceReader, PieceWriter};
 pub(crate) use server::{Handler, Listener, lock_name};
 

@@ -206,6 +206,11 @@ pub enum Request {
         /// Only tells which devices these would be.
         dry_run: bool,
     },
+    /// Asks for the bytes that would be copied if the devices of a mirror were changed. Nothing is changed.
+    PlanChange {
+        /// The change.
+        change: DeviceChange,
+    },
     /// Removes a device from its mirror.
     DetachDevice {
         /// Number of the device.
@@ -310,6 +315,28 @@ pub enum DevicePlace {
     Own,
 }
 
+/// A change of the devices of a mirror that somebody thinks of. Devices are named by their numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceChange {
+    /// A device gets a mirror, or is replaced.
+    Give {
+        /// Place of the new device.
+        place: DevicePlace,
+        /// Path of the new device.
+        #[serde(with = "crate::raw::path")]
+        path: PathBuf,
+        /// Its size in bytes.
+        size_bytes: u64,
+    },
+    /// A device is detached.
+    Detach(u16),
+    /// A device is taken offline.
+    Offline(u16),
+    /// A device that was not in use is taken online.
+    Online(u16),
+}
+
 /// A reply.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
@@ -400,6 +427,11 @@ pub enum Reply {
         is_uneven: bool,
         /// The moves that are to be made.
         moves: Vec<MoveFigures>,
+    },
+    /// To [`Request::PlanChange`].
+    Planned {
+        /// Bytes that would be copied to a device.
+        copied_bytes: u64,
     },
     /// To [`Request::Split`].
     Split {

@@ -122,6 +122,7 @@ impl Answers {
             Request::Balance { dry_run } => devices::balance(server, dry_run)?,
             Request::StopBalance {} => devices::stop_balance(server)?,
             Request::Split { name, devices, dry_run } => devices::split(server, &name, &devices, dry_run)?,
+            Request::PlanChange { change } => devices::plan(server, &change)?,
             Request::DetachDevice { device } => devices::detach(server, device)?,
             Request::RemoveSpare { id } => devices::remove_spare(server, &id)?,
             Request::SendSize { what } => {

@@ -10,14 +10,17 @@ use std::sync::Arc;
 
 use super::server::Server;
 use super::streams::send_reply;
-use crate::control::{DevicePlace, MoveFigures, Reply, receive_descriptor};
+use crate::control::{DeviceChange, DevicePlace, MoveFigures, Reply, receive_descriptor};
 use crate::failure::{Context, Failure, Result};
 use crate::raw::shown;
 use crate::{engine_errors, pools};
 use pagefold_engine::Result as EngineResult;
 use pagefold_engine::device::Device;
 use pagefold_engine::limits::CHUNK_BYTES;
-use pagefold_engine::pool::{Guid, Shift};
+use pagefold_engine::pool::{Guid, MirrorChange, Shift};
+
+const CANNOT_DETACH: &str = "cannot detach it";
+const CANNOT_LEAVE: &str = "cannot take it offline";
 
 /// Gives the pool a device, whose descriptor the client sends.
 pub(super) fn add(
@@ -26,7 +29,6 @@ pub(super) fn add(
     place: DevicePlace,
     connection: &UnixStream,
 ) -> Result<Reply> {
-    let doing = || format!("cannot use {}", shown(path));
     send_reply(connection, &Reply::Ready {})?;
     let file = receive(path, connection)?;
     let device = pools::adopt_device(server.pool.name(), path, &file, false)?;
@@ -38,7 +40,7 @@ pub(super) fn add(
             done => done.map(|_| 0),
         },
     };
-    added.map_err(|error| engine_errors::failed(doing(), &error))?;
+    added.map_err(|error| engine_errors::failed(cannot_use(path), &error))?;
     server.handover.add_device(path, file)?;
     Ok(Reply::Done {})
 }
@@ -99,20 +101,18 @@ fn receive_all(server: &Server, paths: &[PathBuf], connection: &UnixStream) -> R
 }
 
 fn receive(path: &Path, connection: &UnixStream) -> Result<OwnedFd> {
-    let doing = || format!("cannot use {}", shown(path));
     receive_descriptor(connection)
-        .context(doing)?
-        .ok_or_else(|| Failure::new(format!("{}: no descriptor was sent", doing())))
+        .context(|| cannot_use(path))?
+        .ok_or_else(|| Failure::new(format!("{}: no descriptor was sent", cannot_use(path))))
 }
 
 /// Stops using a device; then others may open it. With `release` it is not in use anyway.
 pub(super) fn offline(server: &Server, number: u16, release: bool) -> Result<Reply> {
     let path = path_of(server, number)?;
-    let doing = "cannot take it offline";
     if !release {
-        told(&path, doing, server.pool.offline(number))?;
+        told(&path, CANNOT_LEAVE, server.pool.offline(number))?;
     }
-    told(&path, doing, server.pool.close_device(number))?;
+    told(&path, CANNOT_LEAVE, server.pool.close_device(number))?;
     server.handover.remove_device(&path);
     Ok(Reply::Done {})
 }
@@ -177,10 +177,47 @@ pub(super) fn split(server: &Server, name: &str, numbers: &[u16], dry_run: bool)
     Ok(Reply::Split { guid: guid.to_string(), devices })
 }
 
+/// Tells what a change would copy. Errors are the change's own.
+pub(super) fn plan(server: &Server, change: &DeviceChange) -> Result<Reply> {
+    let (doing, planned) = match change {
+        DeviceChange::Give { place, path, size_bytes } => {
+            let (beside, replace) = match *place {
+                DevicePlace::Beside(number) => (number, false),
+                DevicePlace::InPlaceOf(number) => (number, true),
+                DevicePlace::Own => {
+                    return Err(Failure::new("a device that comes back is named by its number"));
+                }
+            };
+            let planned = MirrorChange::Attach { beside, path, size_bytes: *size_bytes, replace };
+            (cannot_use(path), planned)
+        }
+        DeviceChange::Detach(number) => {
+            (about(server, *number, CANNOT_DETACH)?, MirrorChange::Detach(*number))
+        }
+        DeviceChange::Offline(number) => {
+            (about(server, *number, CANNOT_LEAVE)?, MirrorChange::Offline(*number))
+        }
+        DeviceChange::Online(number) => {
+            (cannot_use(&path_of(server, *number)?), MirrorChange::Online(*number))
+        }
+    };
+    let copied_bytes =
+        server.pool.planned_change(planned).map_err(|error| engine_errors::failed(doing, &error))?;
+    Ok(Reply::Planned { copied_bytes })
+}
+
+fn about(server: &Server, number: u16, doing: &str) -> Result<String> {
+    Ok(with_path(&path_of(server, number)?, doing))
+}
+
+fn cannot_use(path: &Path) -> String {
+    format!("cannot use {}", shown(path))
+}
+
 /// Removes a device from its mirror.
 pub(super) fn detach(server: &Server, number: u16) -> Result<Reply> {
     let path = path_of(server, number)?;
-    told(&path, "cannot detach it", server.pool.detach(number))?;
+    told(&path, CANNOT_DETACH, server.pool.detach(number))?;
     Ok(Reply::Done {})
 }
 
@@ -193,6 +230,9 @@ fn path_of(server: &Server, number: u16) -> Result<std::path::PathBuf> {
 }
 
 fn told(path: &Path, doing: &str, done: EngineResult<()>) -> Result<()> {
-    let doing = if path.as_os_str().is_empty() { doing.into() } else { format!("{}: {doing}", shown(path)) };
-    done.map_err(|error| engine_errors::failed(doing, &error))
+    done.map_err(|error| engine_errors::failed(with_path(path, doing), &error))
+}
+
+fn with_path(path: &Path, doing: &str) -> String {
+    if path.as_os_str().is_empty() { doing.into() } else { format!("{}: {doing}", shown(path)) }
 }

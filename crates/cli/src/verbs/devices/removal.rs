@@ -56,12 +56,19 @@ pub(super) fn of_group(figures: &PoolFigures, group: u16) -> impl Iterator<Item 
     figures.devices.iter().filter(move |device| device.group == group)
 }
 
+/// Returns what users call a device: its path, or its number if it is missing.
+pub(super) fn device_name(device: &DeviceFigures) -> String {
+    match device.path.as_os_str().is_empty() {
+        true => format!("device number {}", device.number),
+        false => shown(&device.path),
+    }
+}
+
 /// Returns what users call a group: the path of its device, or the name of the mirror.
 pub(super) fn named(figures: &PoolFigures, group: u16) -> String {
     let devices: Vec<&DeviceFigures> = of_group(figures, group).collect();
     match devices.as_slice() {
-        [alone] if alone.path.as_os_str().is_empty() => format!("device number {}", alone.number),
-        [alone] => shown(&alone.path),
+        [alone] => device_name(alone),
         _ => mirror_name(group),
     }
 }
