@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from lab import proc
 from lab.load import pgbench_load, prepare_pgbench
 from lab.machine import commands, outputs, run_on_machine, script_of
-from lab.paths import ROOT
+from lab.paths import ROOT, pagefold
 from lab.pool import Pool
 from lab.postgres import Postgres
 from lab.verify import pgbench_balances
@@ -587,7 +588,8 @@ def test_a_device_that_is_being_filled_is_no_wonder_to_who_looks(pool):
     pool.pagefold("sync", pool.mountpoint)
     pool.pagefold("attach", pool.pool, pool.device, beside(pool, "second"))
     pool.crash()
-    told = proc.attempt([pagefold(), "status", pool.pool], env=pool.environment)
+    argv = [pagefold(), "status", pool.pool]
+    told = subprocess.run(argv, env={**os.environ, **pool.environment}, capture_output=True, text=True, check=False)
     assert told.returncode == 0 and "FILLING" in told.stdout and "warning" not in told.stderr, told
     pool.recover()
     deadline = time.monotonic() + 60

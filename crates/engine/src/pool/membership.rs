@@ -27,7 +27,6 @@
 //! that have left the pool, as [`GONE_MAX`] ranges at most: their number (1 byte), and the first and the last number of
 //! each (2 bytes each), ascending, zero where there are no more.
 
-use super::spares::mixed;
 use crate::device::MemberState;
 use crate::ranges::Ranges;
 use crate::wire::Reader;
@@ -59,6 +58,14 @@ pub(crate) struct MemberEntry {
     pub leaves: bool,
     /// Random number that the device got when it became a member; see [`birth_in_place_of`].
     pub birth: u64,
+}
+
+/// Returns a number in which each bit depends on all bits of another one (the finaliser of splitmix64).
+pub(super) const fn mixed(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
 }
 
 /// Returns the birth of a device that takes the place of one with the birth `of`, from a number that was drawn. By its
@@ -154,7 +161,7 @@ impl Membership {
     /// the one that takes its place in turn will do, and the one that was there first leaves first.
     pub(super) fn replaced(&self, is_whole: impl Fn(&MemberEntry) -> bool) -> Option<u16> {
         let is_replaced = |entry: &&MemberEntry| {
-            // What a label says may go round in a circle.
+            // Labels may go round in a circle.
             let next = std::iter::successors(self.successor(entry), |entry| self.successor(entry));
             entry.leaves && next.take(MEMBERS_MAX).any(&is_whole)
         };

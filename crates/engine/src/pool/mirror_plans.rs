@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// A change of the devices of a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorChange<'a> {
-    /// What [`Pool::attach`] does.
+    /// See [`Pool::attach`].
     Attach {
         /// Number of the device that gets a mirror, or is replaced.
         beside: u16,
@@ -22,11 +22,11 @@ pub enum MirrorChange<'a> {
         /// True if it takes the other one's place.
         replace: bool,
     },
-    /// What [`Pool::detach`] does with the device of this number.
+    /// See [`Pool::detach`]; the device has this number.
     Detach(u16),
-    /// What [`Pool::offline`] does with the device of this number.
+    /// See [`Pool::offline`]; the device has this number.
     Offline(u16),
-    /// What [`Pool::online`] does with the device of this number, if it is as it was when it was left out.
+    /// See [`Pool::online`]; the device has this number, and is as it was when it was left out.
     Online(u16),
 }
 

@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use super::identity::Member;
 use super::label::{Guid, Label, is_name};
-use super::membership::{MemberEntry, Membership};
-use super::spares::{DeviceId, decode_devices, encode_devices, mixed};
+use super::membership::{MemberEntry, Membership, mixed};
+use super::spares::{DeviceId, decode_devices, encode_devices};
 use super::{OpenOptions, Pool};
 use crate::device::{Device, DeviceHere, MemberState, OneDevice};
 use crate::{Error, Result};

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::pool::membership::MemberEntry;
+use crate::pool::membership::{MemberEntry, mixed};
 
 /// Beginning of the names of the properties of spares.
 pub(super) const PREFIX: &str = "pagefold:spare:";
@@ -116,14 +116,6 @@ impl SpareRecord {
         };
         Some(Self { id, times, failed, stands, path: unescaped(fields.next()?)? })
     }
-}
-
-/// Returns a number in which each bit depends on all bits of another one (the finaliser of splitmix64).
-pub(in crate::pool) const fn mixed(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
 }
 
 /// Returns the stored form of devices.

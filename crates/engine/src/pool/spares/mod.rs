@@ -23,14 +23,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub(super) use self::list::{DeviceId, decode_devices, encode_devices, mixed};
+pub(super) use self::list::{DeviceId, decode_devices, encode_devices};
 use self::list::{PREFIX, SENT_BACK, SpareRecord};
 pub use self::rules::SPARE_RULES;
 use self::rules::{DeviceWatch, SpareRules};
 use super::Pool;
 use super::create::{FIRST_DATASET, check_size};
 use super::label::Label;
-use super::membership::{MemberEntry, Membership};
+use super::membership::{MemberEntry, Membership, mixed};
 use super::spare_label::SpareLabel;
 use crate::dataset::redo::CatalogueOp;
 use crate::device::{Device, OneDevice};
