@@ -31,7 +31,7 @@ const IDLE_PERCENT: u64 = 40;
 const REST_PERCENT: u64 = 20;
 /// Largest number of its steps otherwise, and until it comes to rest.
 const STEPS_MAX: u64 = 400;
-const REST_STEPS: u64 = 50_000;
+const REST_STEPS: u64 = 4000;
 /// Chance in per cent that one device of each mirror is read by itself, though none has become whole.
 const READ_PERCENT: u64 = 10;
 /// Most seconds that pass between two verbs: more than those after which spares step in for devices that are missing.
@@ -192,7 +192,7 @@ impl Sim<'_> {
             self.stats.attached += 1;
             self.stats.replacing += u64::from(replace);
         }
-        if done && replace {
+        if done && replace && !beside.path.as_os_str().is_empty() {
             self.verbs.replaced.insert(beside.path.clone(), new.path().to_path_buf());
         }
         self.look()
@@ -438,7 +438,11 @@ impl Sim<'_> {
             return Ok(());
         }
         self.verbs.known.clear();
+        let mut replaced = std::mem::take(&mut self.verbs.replaced);
         self.look()?;
+        // The path of one that is missing is not known.
+        replaced.retain(|old, new| self.verbs.known.contains(old) && self.verbs.known.contains(new));
+        self.verbs.replaced = replaced;
         let found = numbers(self.pool()?);
         if let Some(before) = self.verbs.numbers.take().filter(|before| *before != found) {
             return Err(format!("the pool had the devices {before:?}, and has {found:?}"));
