@@ -77,11 +77,16 @@ impl Sim<'_> {
             Some(pool) if self.history.verbs => {
                 let all = pool.device_status();
                 let groups = all.chunk_by(|a, b| a.group == b.group);
-                groups.map(|group| group.iter().filter_map(|device| self.place_of(device)).collect()).collect()
+                groups
+                    .map(|group| group.iter().filter_map(|device| self.place_of(device)).collect())
+                    .collect()
             }
             _ => {
                 let copies = self.history.copies;
-                (0..self.devices.len()).step_by(copies).map(|first| (first..first + copies).collect()).collect()
+                (0..self.devices.len())
+                    .step_by(copies)
+                    .map(|first| (first..first + copies).collect())
+                    .collect()
             }
         }
     }
@@ -107,7 +112,9 @@ impl Sim<'_> {
         let groups = self.groups();
         if self.history.verbs {
             for at in 0..self.devices.len() {
-                self.away[at] = !all && !groups.iter().flatten().any(|of| *of == at) && self.random.percent(MISSING_PERCENT);
+                self.away[at] = !all
+                    && !groups.iter().flatten().any(|of| *of == at)
+                    && self.random.percent(MISSING_PERCENT);
             }
         }
         for members in groups {

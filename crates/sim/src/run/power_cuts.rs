@@ -7,8 +7,8 @@ use pagefold_engine::pool::OpenOptions;
 
 use super::setup::options;
 use super::{Event, Outcome, Sim};
-use crate::history::{History, Theme};
 use crate::fuse::Fuse;
+use crate::history::{History, Theme};
 use crate::images::{Camera, Image, States, crashed};
 use crate::pools::{Half, Split};
 use crate::random::Random;
@@ -103,7 +103,8 @@ impl<'a> Sim<'a> {
         let judged = image.judge(&states, self.durable, &options, random);
         drop(states);
         let paths: Vec<_> = devices.iter().map(|device| device.path()).collect();
-        self.stats.images += judged.map_err(|what| format!("by themselves {paths:?} have not everything: {what}"))?;
+        self.stats.images +=
+            judged.map_err(|what| format!("by themselves {paths:?} have not everything: {what}"))?;
         self.stats.alone += 1;
         Ok(())
     }

@@ -75,6 +75,14 @@ fn count_states(pool: &Pool) -> (u64, u64) {
     (filling as u64, standing as u64)
 }
 
+/// Returns the spares that stand in and are here.
+fn standing_in(pool: &Pool) -> Vec<u64> {
+    let all = pool.device_status();
+    let is_here = |number: u16| all.iter().any(|device| device.number == number && is_in_use(device));
+    let spares = pool.spares();
+    spares.iter().filter(|spare| spare.device.is_some_and(is_here)).map(|spare| spare.id).collect()
+}
+
 impl Sim<'_> {
     /// Does one of the verbs, and then some of what the background does.
     pub(super) fn verb(&mut self, pick: u64) -> Outcome {
@@ -134,7 +142,8 @@ impl Sim<'_> {
         let pool = self.pool()?;
         let (all, spares) = (pool.device_status(), pool.spares());
         // The pool does not know the path of a member that was missing from the beginning. Such a one has a label.
-        let is_any_unknown = self.is_splitting() || all.iter().any(|device| device.path.as_os_str().is_empty());
+        let is_any_unknown =
+            self.is_splitting() || all.iter().any(|device| device.path.as_os_str().is_empty());
         let is_free = |at: &usize| {
             let sim = &self.devices[*at];
             let is_known = all.iter().any(|device| self.place_of(device) == Some(*at))
@@ -207,7 +216,11 @@ impl Sim<'_> {
             return Ok(());
         }
         if done != !numbers(self.pool()?).contains(&device.number) {
-            return Err(format!("device {} was detached: {done}, and {:?} are there", device.number, marks(self.pool()?)));
+            return Err(format!(
+                "device {} was detached: {done}, and {:?} are there",
+                device.number,
+                marks(self.pool()?)
+            ));
         }
         self.stats.detached += u64::from(done);
         self.look()
@@ -316,15 +329,12 @@ impl Sim<'_> {
         }
         let steps = if random.percent(IDLE_PERCENT) { 0 } else { random.below(STEPS_MAX) };
         let (now, before) = (self.verbs.now, count_states(self.pool()?));
-        self.act(|pool| {
-            pool.spare_step(now)?;
-            for _ in 0..steps {
-                if pool.fill_step(now)?.is_none() && !pool.spare_step(now)? {
-                    break;
-                }
+        self.act(|pool| pool.spare_step(now).map(drop))?;
+        for _ in 0..steps {
+            if !self.goes_on(opens) || !self.background_step(now)? {
+                break;
             }
-            Ok(())
-        })?;
+        }
         if !self.goes_on(opens) {
             return Ok(());
         }
@@ -333,6 +343,21 @@ impl Sim<'_> {
         self.stats.filled += before.0.saturating_sub(after.0);
         self.stats.stood_in += after.1.saturating_sub(before.1);
         if after.0 < before.0 || random.percent(READ_PERCENT) { self.read_alone(random) } else { Ok(()) }
+    }
+
+    /// Does one step of the background. Returns false if nothing was left to be done.
+    fn background_step(&mut self, now: u64) -> Outcome<bool> {
+        // Reads that fail are tried again, which takes long.
+        if self.is_off() {
+            self.power_cycle(&[])?;
+            return Ok(false);
+        }
+        let mut done = false;
+        self.act(|pool| {
+            done = pool.fill_step(now)?.is_some() || pool.spare_step(now)?;
+            Ok(())
+        })?;
+        Ok(done)
     }
 
     /// Verifies that of each mirror any device that is whole has everything.
@@ -357,18 +382,16 @@ impl Sim<'_> {
     /// Lets the background do all that there is to do, and verifies that nothing is left half done then.
     fn come_to_rest(&mut self) -> Outcome {
         let (opens, before) = (self.stats.opens, count_states(self.pool()?));
+        let standing = standing_in(self.pool()?);
         self.verbs.now += PASSED_S_MAX;
         let (now, mut rests) = (self.verbs.now, false);
-        let done = self.act(|pool| {
-            for _ in 0..REST_STEPS {
-                rests = pool.fill_step(now)?.is_none() && !pool.spare_step(now)?;
-                if rests {
-                    break;
-                }
+        for _ in 0..REST_STEPS {
+            rests = !self.background_step(now)?;
+            if rests {
+                break;
             }
-            Ok(())
-        })?;
-        if !done || !self.goes_on(opens) {
+        }
+        if !self.goes_on(opens) {
             return Ok(());
         }
         let pool = Arc::clone(self.pool()?);
@@ -377,7 +400,10 @@ impl Sim<'_> {
         self.stats.stood_in += after.1.saturating_sub(before.1);
         self.look()?;
         // Calls may have failed unnoticed.
-        if self.faulted || pool.status().failure.is_some() || self.devices.iter().any(|device| device.is_off()) {
+        if self.faulted
+            || pool.status().failure.is_some()
+            || self.devices.iter().any(|device| device.is_off())
+        {
             return Ok(());
         }
         if !rests || after.0 > 0 {
@@ -390,11 +416,12 @@ impl Sim<'_> {
                 return Err(format!("a device is to leave, and no other one takes its place: {told:?}"));
             }
         }
-        for spare in pool.spares().iter().filter(|spare| spare.state == SpareState::Available) {
+        for spare in pool.spares().iter().filter(|spare| standing.contains(&spare.id)) {
             let sim = self.devices.iter().find(|sim| sim.path() == spare.path);
             let label = sim.map(|sim| SpareLabel::read(OneDevice::of(sim.as_ref())));
-            if !matches!(&label, Some(Ok(Some(label))) if label.id == spare.id) {
-                return Err(format!("{spare:?} has the label {label:?}"));
+            let is_right = matches!(&label, Some(Ok(Some(label))) if label.id == spare.id);
+            if spare.state == SpareState::Available && !is_right {
+                return Err(format!("{spare:?} was given back, and has the label {label:?}"));
             }
         }
         drop(pool);
@@ -413,10 +440,13 @@ impl Sim<'_> {
             return Err(format!("{} has left the pool, and is back", path.display()));
         }
         for (old, new) in replaced.iter().filter(|(old, _)| !known.contains(*old)) {
-            let is_filling = |device: &DeviceStatus| device.path == *new && device.state == DeviceState::Filling;
+            let is_filling =
+                |device: &DeviceStatus| device.path == *new && device.state == DeviceState::Filling;
             if all.iter().any(is_filling) {
                 let (old, new) = (old.display(), new.display());
-                return Err(format!("{old} has left the pool, and {new}, which takes its place, is not whole"));
+                return Err(format!(
+                    "{old} has left the pool, and {new}, which takes its place, is not whole"
+                ));
             }
         }
         replaced.retain(|old, new| known.contains(old) && known.contains(new));
