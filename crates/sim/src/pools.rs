@@ -24,6 +24,11 @@ pub(crate) fn of_the_pool<'d>(devices: impl Iterator<Item = &'d Arc<SimDevice>>)
     ours.map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
 }
 
+/// Returns true if a pool says that it is being split.
+pub(crate) fn is_being_split(pool: &Pool) -> Result<bool, String> {
+    pool.property(SPLIT).map(|said| said.is_some()).map_err(|error| format!("{SPLIT}: {error}"))
+}
+
 /// A half of a pool that has become a pool of its own, or may have.
 #[derive(Clone)]
 pub(crate) struct Half {
@@ -55,11 +60,11 @@ impl Half {
         devices: &[Arc<SimDevice>],
         options: &OpenOptions,
     ) -> Result<Split, String> {
-        if pool.property(SPLIT).map_err(|error| format!("{SPLIT}: {error}"))?.is_some() {
-            return Ok(Split::UnderWay);
-        }
         let mine = devices.iter().filter(|device| pool_of(device) == Some(self.guid));
         let mine: Vec<_> = mine.map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
+        if mine.len() < self.devices && is_being_split(pool)? {
+            return Ok(Split::UnderWay);
+        }
         if mine.is_empty() {
             return Ok(Split::Undone);
         }

@@ -311,8 +311,8 @@ impl Sim<'_> {
                 self.take_older_copy(at);
                 let sim = Arc::clone(&self.devices[at]);
                 sim.reopen();
-                // It may fail, and is left out then.
-                if pool.online(sim as Arc<dyn Device>).is_ok() {
+                // It may fail, and is left out then; or it is in use, and not all labels say so.
+                if pool.online(sim as Arc<dyn Device>).is_ok() || self.is_used(&pool, at) {
                     self.away[at] = false;
                     // From here on it may become the only one that is whole, so images must have it.
                     self.develop()?;

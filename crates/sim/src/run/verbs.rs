@@ -13,7 +13,7 @@ use pagefold_engine::pool::{DeviceState, DeviceStatus, Guid, Pool, SpareLabel, S
 
 use super::{Outcome, Sim};
 use crate::history::Theme;
-use crate::pools::{Half, Split, pool_of};
+use crate::pools::{Half, Split, is_being_split, pool_of};
 use crate::random::Random;
 
 /// Largest number of devices that there are, in the pool and outside of it.
@@ -135,6 +135,11 @@ impl Sim<'_> {
         let all = pool.device_status();
         let here: Vec<usize> = all.iter().filter_map(|device| self.place_of(device)).collect();
         here.get(number % here.len().max(1)).map(|at| &self.devices[*at])
+    }
+
+    /// Returns true if the pool reads or writes a device.
+    pub(super) fn is_used(&self, pool: &Pool, at: usize) -> bool {
+        pool.device_status().iter().any(|device| is_in_use(device) && self.place_of(device) == Some(at))
     }
 
     /// Returns the places of devices that the pool does not have: neither as members nor as spares.
@@ -296,9 +301,7 @@ impl Sim<'_> {
     fn take_back(&mut self, random: &mut Random, percent: u64) -> Outcome {
         let pool = Arc::clone(self.pool()?);
         for at in 0..self.devices.len() {
-            let all = pool.device_status();
-            let is_used = all.iter().any(|device| is_in_use(device) && self.place_of(device) == Some(at));
-            if is_used || self.devices[at].is_off() || !random.percent(percent) {
+            if self.is_used(&pool, at) || self.devices[at].is_off() || !random.percent(percent) {
                 continue;
             }
             self.take_older_copy(at);
@@ -309,8 +312,8 @@ impl Sim<'_> {
                 Ok(false) => pool.online(handle).map(drop),
                 taken => taken.map(drop),
             };
-            // The power may have failed meanwhile, which the next call tells.
-            if taken.is_ok() {
+            // It may be in use though the call has failed: not all labels say so then.
+            if taken.is_ok() || self.is_used(&pool, at) {
                 self.away[at] = false;
                 self.develop()?;
                 self.watch();
@@ -450,7 +453,10 @@ impl Sim<'_> {
             }
         }
         replaced.retain(|old, new| known.contains(old) && known.contains(new));
-        left.extend(before.difference(&known).cloned());
+        // A spare that is missing may have become a device for good, of which the pool does not know the path.
+        if all.iter().all(|device| !device.path.as_os_str().is_empty()) {
+            left.extend(before.difference(&known).cloned());
+        }
         *before = known;
         Ok(())
     }
@@ -497,8 +503,14 @@ impl Sim<'_> {
         if self.goes_on(opens) {
             self.come_to_rest()?;
         }
-        if self.goes_on(opens) && !self.faulted && self.is_splitting() {
+        if !self.goes_on(opens) || self.faulted {
+            return Ok(());
+        }
+        if self.is_splitting() {
             return Err("a split is neither done nor undone".into());
+        }
+        if is_being_split(self.pool()?)? {
+            return Err("a split is done or undone, and the pool says that it is being split".into());
         }
         Ok(())
     }
