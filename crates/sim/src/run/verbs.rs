@@ -247,12 +247,12 @@ impl Sim<'_> {
             true => numbers(&pool).into_iter().filter(|_| random.percent(20)).collect(),
             false => Vec::new(),
         };
-        let Ok(devices) = pool.planned_split(&named).map(|planned| planned.len()) else { return Ok(()) };
+        let Ok(planned) = pool.planned_split(&named) else { return Ok(()) };
         drop(pool);
         self.verbs.splits += 1;
         let guid = Guid([b'h', b'a', b'l', b'f', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, self.verbs.splits]);
         // No change comes in between, so the half has all of them.
-        self.verbs.half = Some(Half { guid, devices, world: self.now.clone() });
+        self.verbs.half = Some(Half { guid, devices: planned.len(), world: self.now.clone() });
         let done = self.act(|pool| pool.split("half", guid, &named).map(drop))?;
         if !self.goes_on(opens) {
             return Ok(());
@@ -262,6 +262,10 @@ impl Sim<'_> {
         let may_differ = self.faulted || self.devices.iter().any(|device| device.is_off());
         if found != wanted && !may_differ {
             return Err(format!("the split is {found:?}, and should be {wanted:?}"));
+        }
+        let there = numbers(self.pool()?);
+        if found == Split::Done && !may_differ && planned.iter().any(|number| there.contains(number)) {
+            return Err(format!("the devices {planned:?} are a half, and {there:?} are there"));
         }
         self.look()
     }
