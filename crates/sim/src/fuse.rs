@@ -18,8 +18,8 @@ impl Fuse {
         Arc::new(Self { devices: devices.to_vec(), left: Mutex::new(*before.left.lock()) })
     }
 
-    /// Arms a power cut: in the middle of the call to any device that comes after `calls` more of them. With `None` there
-    /// is none.
+    /// Arms a power cut: in the middle of the call to any device that comes after `calls` more of them. With `None`
+    /// there is none.
     pub(crate) fn arm(&self, calls: Option<u64>) {
         *self.left.lock() = calls;
     }

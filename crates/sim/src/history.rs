@@ -97,8 +97,8 @@ pub struct History {
     pub steps: Vec<Step>,
 }
 
-/// Sequence that says which histories of mirrors have verbs. With this one the seeds by which planted bugs of mirrors are
-/// found have none.
+/// Sequence that says which histories of mirrors have verbs. With this one the seeds by which planted bugs of mirrors
+/// are found have none.
 const VERBS: u64 = 0x7_E4C8;
 
 /// Returns the size in bytes of the smallest device, or a few chunks more.

@@ -43,8 +43,8 @@ struct Film {
 }
 
 impl Camera {
-    /// Takes images of these devices, when it is told of an instant. Until [`Self::develop`] is called, it keeps at most
-    /// `most`, and each instant is as likely as any other.
+    /// Takes images of these devices, when it is told of an instant. Until [`Self::develop`] is called, it keeps at
+    /// most `most`, and each instant is as likely as any other.
     pub(crate) fn new(devices: &[Arc<SimDevice>], most: usize, seed: u64) -> Arc<Self> {
         let film = Film { random: Random::new(seed), instants: 0, images: Vec::new() };
         let durable = AtomicUsize::new(0);

@@ -52,8 +52,8 @@ pub(crate) enum Split {
 }
 
 impl Half {
-    /// Finds out whether an open `pool` was split, and compares the half among these devices, which are changed, with the
-    /// model.
+    /// Finds out whether an open `pool` was split, and compares the half among these devices, which are changed, with
+    /// the model.
     pub(crate) fn judge(
         &self,
         pool: &Pool,

@@ -197,8 +197,8 @@ pub enum Step {
         /// Decides what survives.
         seed: u64,
     },
-    /// A verb of mirrors, and then some of what the background does. Which verb, and on which devices, follows from `pick`
-    /// and from the devices that there are by then.
+    /// A verb of mirrors, and then some of what the background does. Which verb, and on which devices, follows from
+    /// `pick` and from the devices that there are by then.
     Verb {
         /// Chooses.
         pick: u64,

@@ -1,7 +1,6 @@
-//! Groups of devices: mirrors whose devices come and go, and are filled; and groups that are added, grow, are removed and
-//! balanced.
-//! Devices of a group that was removed get back into the pool as another one. The pool says which device is which; where there
-//! are no verbs, a device has the number of its place.
+//! Groups of devices: mirrors whose devices come and go, and are filled; and groups that are added, grow, are removed
+//! and balanced. Devices of a group that was removed get back into the pool as another one. The pool says which device
+//! is which; where there are no verbs, a device has the number of its place.
 //!
 //! A device that was whole when the pool was closed has everything that was acknowledged. So any one of those of a mirror
 //! is enough, and the others may be missing.
@@ -45,7 +44,8 @@ const BALANCE_STEPS: u64 = 6;
 /// Largest number of steps of filling at an occasion. Few devices are whole after one.
 const FILL_STEPS: u64 = 400;
 
-/// Takes it for done if a pool that is full refuses it, or one whose devices are on their way in or out, as verbs have them.
+/// Takes it for done if a pool that is full refuses it, or one whose devices are on their way in or out, as verbs have
+/// them.
 fn unless_refused(done: pagefold_engine::Result<()>, verbs: bool) -> pagefold_engine::Result<()> {
     match done {
         Err(Error::NoSpace(_)) => Ok(()),

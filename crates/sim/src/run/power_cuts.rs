@@ -92,8 +92,8 @@ impl<'a> Sim<'a> {
         Ok(())
     }
 
-    /// Opens the pool on copies of devices of which one of each mirror is there, and verifies that it has everything that
-    /// was acknowledged. The copies are as after a power cut.
+    /// Opens the pool on copies of devices of which one of each mirror is there, and verifies that it has everything
+    /// that was acknowledged. The copies are as after a power cut.
     pub(super) fn judge_alone(&mut self, devices: &[Arc<SimDevice>], random: &mut Random) -> Outcome {
         let copies = devices.iter().map(|device| crashed(device, random)).collect();
         let image = Image::of(copies, self.forgotten + self.durable);

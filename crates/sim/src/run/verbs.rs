@@ -1,5 +1,6 @@
-//! The verbs of mirrors: devices are attached, take the places of others and are detached, pools are split, and spares step
-//! in. The power may fail in the middle of any of these; then it goes on when the pool is opened again, or is undone.
+//! The verbs of mirrors: devices are attached, take the places of others and are detached, pools are split, and spares
+//! step in. The power may fail in the middle of any of these; then it goes on when the pool is opened again, or is
+//! undone.
 //!
 //! Which device is which is what the pool says of it ([`Pool::device_status`]), by the paths that it tells.
 
@@ -20,8 +21,8 @@ use crate::random::Random;
 pub(super) const PLACES_MAX: usize = 14;
 /// Largest number of spares of a pool.
 const SPARES_MAX: usize = 2;
-/// Chance in per cent that the power of a device fails while it is attached; and that a device outside of the pool is offered
-/// to it when devices are taken back.
+/// Chance in per cent that the power of a device fails while it is attached; and that a device outside of the pool is
+/// offered to it when devices are taken back.
 const ALONE_PERCENT: u64 = 15;
 const OFFER_PERCENT: u64 = 70;
 /// Chance in per cent that a pool is mended before it is split, so that it can be.
@@ -164,7 +165,8 @@ impl Sim<'_> {
         (self.away[at], self.whole[at]) = (false, false);
     }
 
-    /// Returns a device that the pool does not have, and is about to get: one that was another one's before, or a new one.
+    /// Returns a device that the pool does not have, and is about to get: one that was another one's before, or a new
+    /// one.
     fn blank(&mut self, random: &mut Random) -> Outcome<Option<Arc<SimDevice>>> {
         let mut free = self.free()?;
         free.retain(|at| !self.devices[*at].is_off());
