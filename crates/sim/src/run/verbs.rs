@@ -154,7 +154,7 @@ impl Sim<'_> {
             let sim = &self.devices[*at];
             let is_known = all.iter().any(|device| self.place_of(device) == Some(*at))
                 || spares.iter().any(|spare| spare.path == sim.path());
-            !is_known && !(is_any_unknown && pool_of(sim).is_some())
+            !(is_known || is_any_unknown && pool_of(sim).is_some())
         };
         Ok((0..self.devices.len()).filter(is_free).collect())
     }
@@ -222,7 +222,7 @@ impl Sim<'_> {
         if !self.goes_on(opens) {
             return Ok(());
         }
-        if done != !numbers(self.pool()?).contains(&device.number) {
+        if done == numbers(self.pool()?).contains(&device.number) {
             return Err(format!(
                 "device {} was detached: {done}, and {:?} are there",
                 device.number,
