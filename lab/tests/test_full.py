@@ -41,18 +41,18 @@ class FullPostgres:
         self.prepare_filler()
 
     def prepare_filler(self) -> None:
-        self.server.sql("CREATE TABLE filler (data bytea)", database="lab")
         """Makes the table that takes all the room."""
+        self.server.sql("CREATE TABLE filler (data bytea)", database="lab")
         self.server.sql("ALTER TABLE filler ALTER data SET STORAGE EXTERNAL", database="lab")
 
     def grow(self, kib: int) -> str:
-        random = "(SELECT decode(string_agg(md5(random()::text || g), ''), 'hex') FROM generate_series(1, 64) g WHERE n > 0)"
         """Returns a statement that writes `kib` KiB."""
+        random = "(SELECT decode(string_agg(md5(random()::text || g), ''), 'hex') FROM generate_series(1, 64) g WHERE n > 0)"
         return f"INSERT INTO filler SELECT {random} FROM generate_series(1, {kib}) n"
 
     def healthy(self) -> None:
-        verify.postgres_healthy(self.server, "lab")
         """Verifies that the database's own tools find nothing."""
+        verify.postgres_healthy(self.server, "lab")
 
 
 class FullMariaDB:
@@ -72,16 +72,16 @@ class FullMariaDB:
         self.prepare_filler()
 
     def prepare_filler(self) -> None:
-        self.server.sql("CREATE TABLE filler (id bigint AUTO_INCREMENT PRIMARY KEY, data varbinary(1024))", database="lab")
         """Makes the table that takes all the room."""
+        self.server.sql("CREATE TABLE filler (id bigint AUTO_INCREMENT PRIMARY KEY, data varbinary(1024))", database="lab")
 
     def grow(self, kib: int) -> str:
-        return f"INSERT INTO filler (data) SELECT random_bytes(1024) FROM seq_1_to_{kib}"
         """Returns a statement that writes `kib` KiB."""
+        return f"INSERT INTO filler (data) SELECT random_bytes(1024) FROM seq_1_to_{kib}"
 
     def healthy(self) -> None:
-        verify.mariadb_healthy(self.server, "lab")
         """Verifies that the database's own tools find nothing."""
+        verify.mariadb_healthy(self.server, "lab")
 
 
 @pytest.fixture(scope="module", params=[FullPostgres, FullMariaDB], ids=["postgres", "mariadb"])
@@ -109,7 +109,7 @@ def test_what_was_acknowledged_survives_a_full_pool(side, run):
 def test_a_full_pool_survives_the_end_of_its_server(side, run):
     """Kills the file system's server while the pool is full, and the database with it."""
     side, pool = side
-    first = 1 + int(side.server.sql("SELECT max(id) FROM acknowledged", database="lab"))
+    first = 1 + int(side.server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database="lab"))
     record = fill_under_load(side, pool, run, first=first)
     side.server.expect_no_disk()
     pool.crash()

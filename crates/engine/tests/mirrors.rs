@@ -12,6 +12,10 @@ use pagefold_engine::pool::DeviceState;
 
 use DeviceState::{Faulted, Filling, Missing, Offline, Online};
 
+fn device(sim: &Arc<SimDevice>) -> Arc<dyn Device> {
+    Arc::clone(sim) as Arc<dyn Device>
+}
+
 #[test]
 fn each_device_of_a_mirror_has_all_by_itself() {
     for members in [2, 3] {
@@ -196,7 +200,7 @@ fn devices_are_attached_replaced_and_detached() {
     assert_eq!(pool.attach(0, Arc::clone(&third) as Arc<dyn Device>, true).unwrap(), 2);
     assert!(pool.device_status()[0].leaves);
     fill(&pool);
-    assert_eq!(pool.device_status().iter().map(|device| device.number).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(numbers(&pool), [1, 2]);
     assert!(matches!(try_open(&sims).err().unwrap(), Error::NotAPool(_)), "it holds no pool any more");
     write(&pool, 0..100, 2);
     pool.detach(1).unwrap();
@@ -229,6 +233,150 @@ fn replacing_goes_on_after_a_crash() {
     has(&pool, 0..700, 1);
     drop(pool);
     has(&open(&[new]), 0..700, 1);
+}
+
+/// The power fails at each point within a replacement: the old device leaves all the same, and not too early.
+#[test]
+fn an_old_device_leaves_also_if_the_power_failed_when_the_new_one_was_whole() {
+    let sims = fresh(1, 1);
+    let pool = open(&sims);
+    write(&pool, 0..50, 1);
+    let both = vec![Arc::clone(&sims[0]), sim(5)];
+    pool.attach(0, device(&both[1]), true).unwrap();
+    let moments = Moments::of(&both, 1);
+    fill(&pool);
+    let images = moments.end();
+    drop(pool);
+    let mut both_were_whole = 0;
+    for after in images {
+        let pool = open(&after);
+        has(&pool, 0..50, 1);
+        both_were_whole += u64::from(states(&pool) == [Online, Online]);
+        fill(&pool);
+        assert_eq!((numbers(&pool), states(&pool)), (vec![1], vec![Online]));
+        drop(pool);
+        has(&open(&after[1..]), 0..50, 1);
+    }
+    assert!(both_were_whole > 2, "{both_were_whole}");
+}
+
+/// The mirror must not have less than it had before.
+#[test]
+fn an_old_device_does_not_leave_because_another_one_than_its_own_is_whole() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..300, 1);
+    pool.offline(1).unwrap();
+    write(&pool, 0..100, 2);
+    let new = sim(5);
+    pool.attach(0, device(&new), true).unwrap();
+    pool.online(device(&sims[1])).unwrap();
+    assert_eq!(states(&pool), [Online, Filling, Filling]);
+    while states(&pool)[1] == Filling {
+        pool.fill_step(5).unwrap();
+    }
+    assert_eq!((numbers(&pool), leaving(&pool)), (vec![0, 1, 2], vec![0]));
+    assert_eq!(states(&pool), [Online, Online, Filling]);
+    // It does when its own is.
+    fill(&pool);
+    assert_eq!((numbers(&pool), leaving(&pool)), (vec![1, 2], vec![]));
+    pool.export().unwrap();
+    each_has_all(&[Arc::clone(&sims[1]), new], 0..100, 2);
+}
+
+#[test]
+fn an_old_device_does_not_leave_if_the_new_one_cannot_be_called_whole() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..300, 1);
+    let new = sim(5);
+    pool.attach(0, device(&new), true).unwrap();
+    // Its label has all of that so far. The one that calls it whole cannot be written.
+    new.inject(InjectedFault { op: SimOp::Write, range: 0..4096, skip: 0, times: u64::MAX });
+    fill(&pool);
+    assert_eq!((numbers(&pool), states(&pool)), (vec![0, 1, 2], vec![Online, Online, Faulted]));
+    assert_eq!(leaving(&pool), [0]);
+    // Mended, it takes the place.
+    new.clear_faults();
+    pool.online(device(&new)).unwrap();
+    fill(&pool);
+    assert_eq!((numbers(&pool), leaving(&pool)), (vec![1, 2], vec![]));
+    pool.export().unwrap();
+    each_has_all(&[Arc::clone(&sims[1]), new], 0..300, 1);
+}
+
+#[test]
+fn a_device_stays_if_the_one_in_its_place_could_not_be_attached() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..100, 1);
+    let new = sim(5);
+    new.inject(InjectedFault { op: SimOp::Write, range: 0..SIZE, skip: 0, times: u64::MAX });
+    assert!(pool.attach(0, device(&new), true).is_err());
+    assert_eq!((numbers(&pool), leaving(&pool)), (vec![0, 1], vec![]));
+    // Another one that is filled changes nothing about that.
+    pool.offline(1).unwrap();
+    write(&pool, 0..50, 2);
+    pool.online(device(&sims[1])).unwrap();
+    fill(&pool);
+    assert_eq!((numbers(&pool), states(&pool)), (vec![0, 1], vec![Online, Online]));
+    // It can be replaced still, by one device at a time.
+    new.clear_faults();
+    assert_eq!(pool.attach(0, device(&new), true).unwrap(), 2);
+    assert!(matches!(pool.attach(0, sim(6), true), Err(Error::Busy(_))));
+    assert_eq!(leaving(&pool), [0]);
+    fill(&pool);
+    assert_eq!(numbers(&pool), [1, 2]);
+    pool.export().unwrap();
+    each_has_all(&[Arc::clone(&sims[1]), new], 0..50, 2);
+}
+
+#[test]
+fn a_device_stays_if_the_one_in_its_place_fails_and_is_detached() {
+    for crashes in [false, true] {
+        let sims = fresh(1, 2);
+        let mut pool = open(&sims);
+        write(&pool, 0..300, 1);
+        pool.offline(1).unwrap();
+        write(&pool, 0..100, 2);
+        let new = sim(5);
+        pool.attach(0, device(&new), true).unwrap();
+        pool.online(device(&sims[1])).unwrap();
+        new.inject(InjectedFault { op: SimOp::Write, range: 0..SIZE, skip: 0, times: u64::MAX });
+        write(&pool, 100..200, 2);
+        assert_eq!((states(&pool), leaving(&pool)), (vec![Online, Filling, Faulted], vec![0]));
+        pool.detach(2).unwrap();
+        assert_eq!((states(&pool), leaving(&pool)), (vec![Online, Filling], vec![]));
+        let mut both = sims;
+        if crashes {
+            drop(pool);
+            both = after(&both, Some(3));
+            pool = open(&both);
+            assert_eq!(leaving(&pool), []);
+        }
+        fill(&pool);
+        assert_eq!((numbers(&pool), states(&pool)), (vec![0, 1], vec![Online, Online]));
+        pool.export().unwrap();
+        each_has_all(&both, 0..200, 2);
+    }
+}
+
+/// A device that takes another one's place fails before it is whole, and a third one takes its.
+#[test]
+fn a_device_that_takes_a_place_is_replaced_itself() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..300, 1);
+    let [second, third] = [sim(5), sim(6)];
+    pool.attach(0, device(&second), true).unwrap();
+    second.inject(InjectedFault { op: SimOp::Write, range: 0..SIZE, skip: 0, times: u64::MAX });
+    write(&pool, 0..50, 2);
+    pool.attach(2, device(&third), true).unwrap();
+    assert_eq!((states(&pool), leaving(&pool)), (vec![Online, Online, Faulted, Filling], vec![0, 2]));
+    fill(&pool);
+    assert_eq!((numbers(&pool), states(&pool)), (vec![1, 3], vec![Online, Online]));
+    pool.export().unwrap();
+    each_has_all(&[Arc::clone(&sims[1]), third], 0..50, 2);
 }
 
 #[test]

@@ -4,8 +4,7 @@
 
 mod mirrored;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use DeviceState::{Faulted, Filling, Missing, Offline, Online};
 use SpareState::{Available, InUse, Unavailable};
@@ -494,35 +493,6 @@ fn a_full_pool_gets_its_spare() {
     settle(&pool, 1);
     assert_eq!((states(&pool), spares(&pool)), (vec![Online, Faulted, Online], vec![InUse]));
     has(&pool, 0..at, 1);
-}
-
-/// States of all devices at each moment at which the power may fail.
-struct Moments {
-    all: Arc<Mutex<Vec<Sims>>>,
-    sims: Sims,
-}
-
-impl Moments {
-    /// Keeps one of so many from now on.
-    fn of(sims: &Sims, one_in: u64) -> Self {
-        let all: Arc<Mutex<Vec<Sims>>> = Arc::default();
-        let calls = Arc::new(AtomicU64::default());
-        for sim in sims {
-            let (all, calls, of) = (Arc::clone(&all), Arc::clone(&calls), sims.clone());
-            sim.watch(move || {
-                let call = calls.fetch_add(1, Ordering::Relaxed);
-                if call.is_multiple_of(one_in) {
-                    all.lock().unwrap().push(after(&of, Some(call)));
-                }
-            });
-        }
-        Self { all, sims: sims.clone() }
-    }
-
-    fn end(self) -> Vec<Sims> {
-        self.sims.iter().for_each(|sim| sim.watch(|| {}));
-        std::mem::take(&mut self.all.lock().unwrap())
-    }
 }
 
 /// Wherever the power fails while a spare steps in and is filled: it does in the end, and nothing is lost.

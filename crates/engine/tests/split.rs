@@ -29,10 +29,6 @@ fn half_of(sims: &[Arc<SimDevice>]) -> Sims {
     by_pool(sims).remove(&HALF).unwrap_or_default()
 }
 
-fn numbers(pool: &Pool) -> Vec<u16> {
-    pool.device_status().iter().map(|device| device.number).collect()
-}
-
 #[test]
 fn a_half_is_a_pool_of_its_own_and_the_rest_goes_on() {
     for (groups, members) in [(1, 2), (2, 2), (1, 3), (3, 2)] {
@@ -333,5 +329,37 @@ fn a_device_that_has_no_new_label_yet_is_left_alone() {
         has(&half, 0..120, 1);
         is_sound(&half);
         is_sound(&pool);
+    }
+}
+
+/// An older copy takes the place of a device whose split is done, before that has its new label.
+#[test]
+fn an_older_copy_of_a_device_that_leaves_is_no_half() {
+    for forgotten in [false, true] {
+        let sims = fresh(1, 2);
+        let pool = open(&sims);
+        write(&pool, 0..120, 1);
+        pool.checkpoint(false).unwrap();
+        let old = after(&sims[1..], None).remove(0);
+        write(&pool, 0..120, 2);
+        let last = 129 * MIB..129 * MIB + 4096;
+        sims[1].inject(InjectedFault { op: SimOp::Write, range: last, skip: 0, times: u64::MAX });
+        let failed = pool.split("half", HALF, &[]).unwrap_err().to_string();
+        assert!(failed.contains("the pool is split"), "{failed}");
+        sims[1].clear_faults();
+        drop(pool);
+        if forgotten {
+            // The pool was open without it in between.
+            assert_eq!(numbers(&open(&sims[..1])), [0]);
+        }
+        let pool = open(&[&sims[0], &old].map(Arc::clone));
+        assert!(half_of(&[old]).is_empty());
+        assert!(fill(&pool) == 0, "nobody writes to it");
+        drop(pool);
+        let pool = open(&sims);
+        assert_eq!(numbers(&pool), [0]);
+        let half = open(&half_of(&sims));
+        has(&half, 0..120, 2);
+        is_sound(&half);
     }
 }

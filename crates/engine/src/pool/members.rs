@@ -468,6 +468,8 @@ impl Placed {
     /// Puts the members of a group in their places. One that is whole by the table is *away* if it is not here, and is
     /// filled again if it has not come as far as the others.
     fn group(&mut self, mut table: Membership, told: &Membership, newest: &Superblock, rescue: bool) {
+        // A crash may have come before the labels said that a device stays, since nobody takes its place any more.
+        table.keep_unreplaced();
         let of_group = |candidate: &&Candidate| candidate.label.membership.group == table.group;
         let any = rescue && !self.rest.iter().filter(of_group).any(|candidate| candidate.is_current(newest));
         let size_bytes = self.size_of(&table, newest, any);

@@ -19,11 +19,15 @@
 //! | 2 | state ([`MemberState`]); plus 128: another device takes its place, and it leaves when that one is whole | 1 |
 //! | 3 | birth: a random number, by which the device is told from one that had its number before | 8 |
 //!
+//! The upper half of the birth of a device that takes the place of another one is not random: it tells which that is
+//! ([`birth_in_place_of`]).
+//!
 //! Behind the label's name stand the tables that this one came from, [`LINEAGE`] at most, the newest first, each by its
 //! epoch and its random number: 16 bytes each, zero where there are no more. Behind these stand the numbers of the groups
 //! that have left the pool, as [`GONE_MAX`] ranges at most: their number (1 byte), and the first and the last number of
 //! each (2 bytes each), ascending, zero where there are no more.
 
+use super::spares::mixed;
 use crate::device::MemberState;
 use crate::ranges::Ranges;
 use crate::wire::Reader;
@@ -39,6 +43,8 @@ pub(super) const GONE_MAX: usize = 128;
 pub(super) const MIRROR_MAX: usize = 4;
 /// Epoch of a pool that was just made.
 pub(super) const FIRST_EPOCH: u64 = 1;
+/// Bits of a birth that are random in any case.
+const DRAWN: u64 = u32::MAX as u64;
 /// Bit of a stored state that says that the member leaves, and of the number of members that says that the group does.
 const LEAVES: u8 = 128;
 
@@ -51,8 +57,14 @@ pub(crate) struct MemberEntry {
     pub state: MemberState,
     /// True if another device takes its place: then it leaves the group when that one is whole.
     pub leaves: bool,
-    /// Random number that the device got when it became a member.
+    /// Random number that the device got when it became a member; see [`birth_in_place_of`].
     pub birth: u64,
+}
+
+/// Returns the birth of a device that takes the place of one with the birth `of`, from a number that was drawn. By its
+/// upper half the two are known to belong together.
+pub(super) const fn birth_in_place_of(of: u64, drawn: u64) -> u64 {
+    mixed(of) & !DRAWN | drawn & DRAWN
 }
 
 /// A device's place in its pool.
@@ -119,6 +131,41 @@ impl Membership {
     /// Returns the entry of a device.
     pub(crate) fn entry(&self, number: u16) -> Option<&MemberEntry> {
         self.members.iter().find(|entry| entry.number == number)
+    }
+
+    /// Returns the member that takes the place of another one.
+    fn successor(&self, of: &MemberEntry) -> Option<&MemberEntry> {
+        let is_it = |entry: &&MemberEntry| {
+            entry.number != of.number && entry.birth & !DRAWN == mixed(of.birth) & !DRAWN
+        };
+        self.members.iter().find(is_it)
+    }
+
+    /// Returns a member that is to leave now, since the one that takes its place is whole. If that is to leave as well,
+    /// the one that takes its place in turn will do, and the one that was there first leaves first.
+    pub(super) fn replaced(&self, is_whole: impl Fn(&MemberEntry) -> bool) -> Option<u16> {
+        let is_replaced = |entry: &&MemberEntry| {
+            // What a label says may go round in a circle.
+            let next = std::iter::successors(self.successor(entry), |entry| self.successor(entry));
+            entry.leaves && next.take(MEMBERS_MAX).any(&is_whole)
+        };
+        let is_first = |entry: &&MemberEntry| {
+            !self.members.iter().any(|other| other.leaves && self.successor(other) == Some(*entry))
+        };
+        self.members.iter().filter(is_first).find(is_replaced).map(|entry| entry.number)
+    }
+
+    /// Removes a member. If it took the place of another one, that one stays.
+    pub(super) fn remove(&mut self, number: u16) {
+        self.members.retain(|entry| entry.number != number);
+        self.keep_unreplaced();
+    }
+
+    /// Has members stay whose places nobody takes.
+    pub(super) fn keep_unreplaced(&mut self) {
+        let replaced = |entry: &MemberEntry| entry.leaves && self.successor(entry).is_some();
+        let leaves: Vec<bool> = self.members.iter().map(replaced).collect();
+        self.members.iter_mut().zip(leaves).for_each(|(entry, leaves)| entry.leaves = leaves);
     }
 
     /// Returns true if both are tables of one epoch that came from different changes: of halves of a pool that went on
@@ -292,6 +339,50 @@ mod tests {
         let mut read = Membership { lineage: Vec::new(), ..last.clone() };
         read.decode_lineage(&mut Reader::new(&out, "a label")).unwrap();
         assert_eq!(read, *last);
+    }
+
+    /// A table whose member 0 is replaced by 3, and that by 1; member 2 is another one.
+    fn chain(states: [MemberState; 4]) -> Membership {
+        let third = birth_in_place_of(70, 1);
+        let births = [70, birth_in_place_of(third, 1), 71, third];
+        let leaves = [true, false, false, true];
+        let entry = |at: usize| MemberEntry {
+            number: at as u16,
+            state: states[at],
+            leaves: leaves[at],
+            birth: births[at],
+        };
+        Membership::first(0, 1, (0..4).map(entry).collect())
+    }
+
+    #[test]
+    fn a_member_is_replaced_when_the_one_in_its_place_is_whole_or_the_one_in_the_place_of_that() {
+        use MemberState::{Faulted, Filling, Whole};
+        let replaced = |table: &Membership| table.replaced(|entry| entry.state == Whole);
+        assert_eq!(replaced(&chain([Whole, Filling, Whole, Filling])), None, "member 2 is in nobody's place");
+        for third in [Whole, Filling, Faulted] {
+            let mut table = chain([Whole, Whole, Filling, third]);
+            assert_eq!(replaced(&table), Some(0));
+            table.remove(0);
+            assert_eq!(replaced(&table), Some(3));
+            table.remove(3);
+            assert_eq!(replaced(&table), None);
+        }
+        let mut table = chain([Whole, Filling, Whole, Whole]);
+        assert_eq!(replaced(&table), Some(0));
+        table.remove(0);
+        assert_eq!(replaced(&table), None, "the last one is not whole yet");
+    }
+
+    #[test]
+    fn a_member_stays_if_the_one_in_its_place_is_removed() {
+        let table = chain([MemberState::Whole; 4]);
+        let leaving = |without: u16| {
+            let mut table = table.clone();
+            table.remove(without);
+            table.members.iter().filter(|entry| entry.leaves).map(|entry| entry.number).collect::<Vec<_>>()
+        };
+        assert_eq!([leaving(0), leaving(1), leaving(2), leaving(3)], [vec![3], vec![0], vec![0, 3], vec![]]);
     }
 
     #[test]

@@ -73,8 +73,8 @@ impl Pool {
     /// `replace` it takes the place of `beside`, which leaves when the new one is whole. Returns its number.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the device is too small, or the mirror has as many devices as it can have;
-    /// [`Error::ReadOnly`]; errors of the devices.
+    /// [`Error::Invalid`] if the device is too small, or the mirror has as many devices as it can have; [`Error::Busy`]
+    /// if another device takes the place of `beside`; [`Error::ReadOnly`]; errors of the devices. Then `beside` stays.
     pub fn attach(&self, beside: u16, new: Arc<dyn Device>, replace: bool) -> Result<u16> {
         self.shared.check_writable()?;
         let (group, _) = self.state_of(beside)?;
@@ -82,9 +82,6 @@ impl Pool {
         let stays = table.members.iter().filter(|entry| !entry.leaves).count();
         if !replace && stays >= MIRROR_MAX {
             return Err(Error::Invalid(format!("a mirror has at most {MIRROR_MAX} devices")));
-        }
-        if replace && table.entry(beside).is_some_and(|entry| entry.leaves) {
-            return Err(Error::Busy("another device is taking its place".into()));
         }
         let one = OneDevice::of(new.as_ref());
         check_size(one)?;
@@ -191,7 +188,7 @@ impl Pool {
     /// [`Error::Invalid`] if no other device has what it has; [`Error::ReadOnly`]; errors of the others' labels.
     pub fn detach(&self, device: u16) -> Result<()> {
         self.shared.check_writable()?;
-        self.part_with(device, true)
+        self.part_with(device)
     }
 
     /// Tells of a device that has left the pool ([`Pool::on_leave`]).
@@ -290,7 +287,8 @@ impl Pool {
     }
 
     /// Copies some of what a device lacks that is being filled. Returns the bytes copied; `None` if there is nothing to
-    /// do. When it lacks nothing, it is whole, at `now` (seconds since 1970).
+    /// do. When it lacks nothing, it is whole, at `now` (seconds since 1970), and the device whose place it took
+    /// leaves.
     ///
     /// # Errors
     /// Errors of devices that are not left out, and of a checkpoint.
@@ -302,6 +300,10 @@ impl Pool {
             // A device that was left out has not got this superblock: with this machine's memory of how far the pool has
             // come, it is known to be stale even alone.
             self.checkpoint(false)?;
+        }
+        // A crash or an error may have come before it left.
+        if self.part_with_replaced()? {
+            return Ok(Some(0));
         }
         let devices = &self.shared.devices;
         let filling = devices.here().into_iter().find(|device| device.state == MemberState::Filling);
@@ -338,10 +340,12 @@ impl Pool {
         }
     }
 
-    /// Makes a device whole that lacks nothing, and removes those whose place it took.
+    /// Makes a device whole that lacks nothing, and removes the one whose place it took.
     fn end_fill(&self, group: u16, number: u16, now: u64) -> Result<()> {
         self.checkpoint(false)?;
-        let Some(leaving) = self.labels.complete(group, number)? else { return Ok(()) };
+        if !self.labels.complete(group, number)? {
+            return Ok(());
+        }
         let copied_all = {
             let mut fill = self.fill.lock();
             fill.finished = now;
@@ -352,7 +356,7 @@ impl Pool {
             // Nothing was verified while it was copied; a scrub that is under way does not meet all of it.
             tracing::info!(%error, device = number, "no scrub follows the filling");
         }
-        leaving.into_iter().try_for_each(|device| self.part_with(device, false))
+        self.part_with_replaced().map(drop)
     }
 }
 

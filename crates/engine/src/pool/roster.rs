@@ -8,6 +8,8 @@
 //!   on, on all devices at one instant; only then anything is put on them, and the others' labels tell of them.
 //! - Y4: nothing is put on a part of a device that its label does not say to be used. A group uses no more than each of its
 //!   members has.
+//! - Y5: a member whose place another one takes leaves when that one is whole and its label says so; not when any
+//!   other member is whole. If the one that was to take its place is removed before, it stays.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +22,7 @@ use super::identity::Member;
 use super::label::{Label, Superblock};
 use super::lacks::{Lacks, Leaving, Since};
 use super::members::{Assembled, Returned};
-use super::membership::{FIRST_EPOCH, MEMBERS_MAX, MemberEntry, Membership};
+use super::membership::{FIRST_EPOCH, MEMBERS_MAX, MemberEntry, Membership, birth_in_place_of};
 use crate::device::{ALL, Device, Devices, MemberState, OneDevice, Roster};
 use crate::faults::{FaultKind, Faults};
 use crate::limits::DEVICE_BYTES_MAX;
@@ -194,7 +196,8 @@ impl Labels {
     /// Adds a device to a group, as a member that is filled. Returns its number.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the group has as many members as it can have; errors of devices.
+    /// [`Error::Invalid`] if the group has as many members as it can have; [`Error::Busy`] if another device takes the
+    /// same place; errors of devices. Then the group has the members that it had, and those leave that were to leave.
     pub(super) fn add(&self, group: u16, joining: Joining, device: Arc<dyn Device>) -> Result<u16> {
         let number = {
             let mut state = self.state.lock();
@@ -205,12 +208,17 @@ impl Labels {
                 .ok_or_else(|| Error::Invalid("the mirror has as many devices as it can have".into()))?;
             // No other member had this number in this epoch.
             let drawn = self.salt.rotate_left(32).wrapping_add(table.group_epoch);
-            let birth = joining.birth.unwrap_or(drawn);
+            let mut birth = joining.birth.unwrap_or(drawn);
+            if let Some(replaced) = joining.replaces {
+                let replaced = table.members.iter_mut().find(|entry| entry.number == replaced);
+                let replaced = replaced.ok_or_else(|| Error::Invalid("it has just left".into()))?;
+                if std::mem::replace(&mut replaced.leaves, true) {
+                    return Err(Error::Busy("another device is taking its place".into()));
+                }
+                birth = birth_in_place_of(replaced.birth, drawn);
+            }
             table.members.push(MemberEntry { number, state: MemberState::Filling, leaves: false, birth });
             table.members.sort_by_key(|entry| entry.number);
-            for entry in &mut table.members {
-                entry.leaves |= Some(entry.number) == joining.replaces;
-            }
             let membership = table.clone();
             let size_bytes = state.sizes.get(usize::from(group)).copied().unwrap_or_default();
             let guid = self.common.pool.of_device(number);
@@ -427,7 +435,7 @@ impl Labels {
     }
 
     /// Removes a device that is not written any more from its group, and makes it hold no pool. If it took the place of
-    /// others, those stay.
+    /// another one, that one stays.
     ///
     /// # Errors
     /// Errors of the others' labels; then it is still a member.
@@ -447,11 +455,7 @@ impl Labels {
             let mut state = self.state.lock();
             let Some(table) = state.tables.get_mut(usize::from(group)) else { return Ok(None) };
             let before = table.clone();
-            table.members.retain(|entry| entry.number != number);
-            let fills = |entry: &MemberEntry| entry.state == MemberState::Filling;
-            if !table.members.iter().any(fills) {
-                table.members.iter_mut().for_each(|entry| entry.leaves = false);
-            }
+            table.remove(number);
             (state.labels.remove(&number), before)
         };
         if let Err(error) = self.change(group) {
@@ -469,7 +473,7 @@ impl Labels {
         let mut state = self.state.lock();
         state.labels.remove(&number);
         if let Some(table) = state.tables.get_mut(usize::from(group)) {
-            table.members.retain(|entry| entry.number != number);
+            table.remove(number);
         }
     }
 
@@ -509,6 +513,11 @@ impl Labels {
         Ok(labels.len())
     }
 
+    /// Returns the address of the root that the newest superblock of a device names, as far as that is known.
+    pub(super) fn root_of(&self, number: u16) -> Option<u64> {
+        self.state.lock().left.get(&number).map(|left| left.root)
+    }
+
     /// Returns true if a device is as it was when it was left out.
     pub(super) fn is_as_left(&self, device: &Member) -> bool {
         let (label, state) = (&device.label, self.state.lock());
@@ -530,10 +539,7 @@ impl Labels {
             let mut written = Ranges::default();
             since.add_to(table.group, &mut written);
             self.devices.set_since(table.group, &written);
-            let is_whole = |number: u16| {
-                self.devices.state(number).is_some_and(|(_, state)| state == MemberState::Whole)
-            };
-            let others = table.members.iter().copied().filter(|entry| !is_whole(entry.number));
+            let others = table.members.iter().copied().filter(|entry| !self.is_whole(entry.number));
             for MemberEntry { number, birth, .. } in others {
                 // One that was whole until now has all that any checkpoint has stored of it.
                 let stored = stored.iter().filter(|_| !missing.contains(&number));
@@ -597,20 +603,33 @@ impl Labels {
         groups.map(|(table, bytes)| others(table) * Lacks::bytes_max(*bytes)).sum()
     }
 
-    /// Makes a member whole that lacks nothing any more. Returns the devices whose place it took: they may leave now;
-    /// `None` if it was left out meanwhile.
+    /// Makes a member whole that lacks nothing any more. Returns false if it was left out meanwhile.
     ///
     /// # Errors
     /// Errors of labels.
-    pub(super) fn complete(&self, group: u16, number: u16) -> Result<Option<Vec<u16>>> {
+    pub(super) fn complete(&self, group: u16, number: u16) -> Result<bool> {
         if !self.devices.complete(number) {
-            return Ok(None);
+            return Ok(false);
         }
         self.change(group)?;
+        // It may have failed to take the label that calls it whole.
+        Ok(self.is_whole(number))
+    }
+
+    fn is_whole(&self, number: u16) -> bool {
+        self.devices.state(number).is_some_and(|(_, state)| state == MemberState::Whole)
+    }
+
+    /// Returns a member that is to leave now, since the one that took its place is whole, and has a label that says so
+    /// (Y5).
+    pub(super) fn replaced(&self) -> Option<u16> {
         let state = self.state.lock();
-        let table = state.tables.get(usize::from(group));
-        let leaving = table.iter().flat_map(|table| &table.members).filter(|entry| entry.leaves);
-        Ok(Some(leaving.map(|entry| entry.number).collect()))
+        let is_told = |number: u16| {
+            let own = state.labels.get(&number).and_then(|label| label.membership.entry(number));
+            own.is_some_and(|entry| entry.state == MemberState::Whole)
+        };
+        let is_whole = |entry: &MemberEntry| is_told(entry.number) && self.is_whole(entry.number);
+        state.tables.iter().find_map(|table| table.replaced(is_whole))
     }
 
     /// Writes the table of a group to the labels of its members that are written.

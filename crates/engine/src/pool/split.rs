@@ -27,24 +27,31 @@ use crate::{Error, Result};
 
 /// Property that says that the pool is being split.
 const STORED: &str = "pagefold:split";
+/// Beginning of the field of it that has the address of the root.
+const ROOT: &str = "root=";
 /// Memory for caches while the half is opened for the first time, in bytes.
 const HALF_CACHE_BYTES: u64 = 16 << 20;
 
 /// A split that is under way. It is stored as its phase (`prepared`, `done`), the GUID of the new pool in hexadecimal, its name,
-/// and the devices, as spares name theirs; a space stands between them.
+/// and the devices, as spares name theirs; and, when it is done, `root=` and the address of the root, in hexadecimal. A
+/// space stands between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SplitRecord {
     done: bool,
     guid: Guid,
     name: String,
     devices: BTreeSet<DeviceId>,
+    /// Address of the root that the superblocks of the devices name: by that they are told from older copies. `None` if
+    /// the split is not done, or was by a program that did not store it.
+    root: Option<u64>,
 }
 
 impl SplitRecord {
     fn encode(&self) -> String {
         let phase = if self.done { "done" } else { "prepared" };
         let guid = u128::from_be_bytes(self.guid.0);
-        format!("{phase} {guid:032x} {} {}", self.name, encode_devices(&self.devices))
+        let root = self.root.map(|root| format!(" {ROOT}{root:x}")).unwrap_or_default();
+        format!("{phase} {guid:032x} {} {}{root}", self.name, encode_devices(&self.devices))
     }
 
     fn decode(text: &str) -> Option<Self> {
@@ -56,8 +63,13 @@ impl SplitRecord {
         };
         let guid = Guid(u128::from_str_radix(words.next()?, 16).ok()?.to_be_bytes());
         let name = words.next().filter(|name| is_name(name))?.to_owned();
-        let devices = decode_devices(words.next()?).collect();
-        Some(Self { done, guid, name, devices })
+        let rest = words.next()?;
+        let devices = decode_devices(rest).collect();
+        let root = match rest.split(' ').find_map(|word| word.strip_prefix(ROOT)) {
+            Some(root) => Some(u64::from_str_radix(root, 16).ok()?),
+            None => None,
+        };
+        Some(Self { done, guid, name, devices, root })
     }
 }
 
@@ -158,17 +170,21 @@ impl Pool {
         let half = self.without_stand_in(&groups, || {
             let chosen = self.choose_half(named)?;
             let devices = chosen.iter().map(|leaving| DeviceId::of(&leaving.entry)).collect();
-            let record = SplitRecord { done: false, guid, name: name.into(), devices };
+            let record = SplitRecord { done: false, guid, name: name.into(), devices, root: None };
             self.set_property(STORED, Some(&record.encode()))?;
-            let parted = self.part(&chosen).and_then(|()| {
-                let done = SplitRecord { done: true, ..record.clone() };
-                self.set_property(STORED, Some(&done.encode()))
+            let parted = self.part(&chosen).and_then(|root| {
+                let done = SplitRecord { done: true, root, ..record.clone() };
+                self.set_property(STORED, Some(&done.encode()))?;
+                Ok(done)
             });
-            if let Err(error) = parted {
-                self.take_back_half(&record)?;
-                return Err(error);
-            }
-            self.finish_split(&record, &[]).map_err(|error| {
+            let done = match parted {
+                Ok(done) => done,
+                Err(error) => {
+                    self.take_back_half(&record)?;
+                    return Err(error);
+                }
+            };
+            self.finish_split(&done, &[]).map_err(|error| {
                 Error::Failed(format!(
                     "the pool is split, and that is to be finished when it is mounted next: {error}"
                 ))
@@ -183,8 +199,8 @@ impl Pool {
         Ok(paths)
     }
 
-    /// Stops using devices, all at one instant (X1).
-    fn part(&self, chosen: &[LeavingMember]) -> Result<()> {
+    /// Stops using devices, all at one instant (X1). Returns the address of the root that their superblocks name.
+    fn part(&self, chosen: &[LeavingMember]) -> Result<Option<u64>> {
         self.sync()?;
         let mut state = self.maintenance.lock();
         // If they come back they lack the writes since they got their last superblock.
@@ -199,7 +215,8 @@ impl Pool {
                 }
             }
         }
-        chosen.iter().try_for_each(|leaving| self.shared.devices.record(leaving.group))
+        chosen.iter().try_for_each(|leaving| self.shared.devices.record(leaving.group))?;
+        Ok(chosen.first().and_then(|leaving| self.labels.root_of(leaving.entry.number)))
     }
 
     /// Gives the devices of a split that is done the label of the new pool, and has the mirrors forget them (X3). Devices that
@@ -213,7 +230,7 @@ impl Pool {
                 .tables()
                 .into_iter()
                 .find(|table| table.entry(id.number).is_some_and(|entry| entry.birth == id.birth));
-            let mut device = self.among(aside, id);
+            let mut device = self.among(aside, id, record);
             let here = member.as_ref().and_then(|_| self.shared.devices.device(id.number).ok());
             let one = here.as_ref().map(DeviceHere::one);
             if let Some(one) = one.or(device.as_deref().map(OneDevice::of)) {
@@ -233,28 +250,40 @@ impl Pool {
     }
 
     /// Returns the device that was this one, if it is among others.
-    fn among(&self, devices: &[Arc<dyn Device>], id: &DeviceId) -> Option<Arc<dyn Device>> {
+    fn among(
+        &self,
+        devices: &[Arc<dyn Device>],
+        id: &DeviceId,
+        record: &SplitRecord,
+    ) -> Option<Arc<dyn Device>> {
         let is_it = |device: &&Arc<dyn Device>| {
-            Label::read(OneDevice::of(device.as_ref())).is_ok_and(|label| self.is_label_of(&label, id))
+            let member = Member::read(OneDevice::of(device.as_ref()));
+            member.is_ok_and(|member| self.is_as_parted(&member, id, record))
         };
         devices.iter().find(is_it).cloned()
     }
 
-    fn is_label_of(&self, label: &Label, id: &DeviceId) -> bool {
+    /// Returns true if a device is this one, as it was when it was parted with.
+    fn is_as_parted(&self, member: &Member, id: &DeviceId, record: &SplitRecord) -> bool {
+        let label = &member.label;
         let birth = label.membership.entry(id.number).map(|entry| entry.birth);
-        label.pool == self.guid() && label.device == id.number && birth == Some(id.birth)
+        label.pool == self.guid()
+            && label.device == id.number
+            && birth == Some(id.birth)
+            && record.root.is_none_or(|root| member.has_root(root))
     }
 
     /// Gives a device the label of the new pool, of which it is a group by itself.
     fn make_half(&self, id: &DeviceId, record: &SplitRecord, one: OneDevice<'_>) -> Result<()> {
-        let label = Label::read(one)?;
-        if !self.is_label_of(&label, id) {
+        let member = Member::read(one)?;
+        if !self.is_as_parted(&member, id, record) {
             let path = one.path().display();
             return Err(Error::corrupt(
                 format!("label of {path}"),
-                "it is another device than the one that leaves",
+                "it is another device than the one that leaves, or an older copy of it",
             ));
         }
+        let label = member.label;
         let table = self.labels.table(label.membership.group).unwrap_or_else(|| label.membership.clone());
         let entry =
             MemberEntry { number: id.number, state: MemberState::Whole, leaves: false, birth: id.birth };
@@ -364,11 +393,18 @@ mod tests {
     fn what_is_stored_reads_back_and_nonsense_does_not() {
         let devices = [(1, 7), (300, u64::MAX)].map(|(number, birth)| DeviceId { number, birth });
         let guid = Guid(*b"0123456789abcdef");
-        for done in [false, true] {
-            let record = SplitRecord { done, guid, name: "half".into(), devices: devices.into() };
+        for (done, root) in [(false, None), (true, None), (true, Some(u64::MAX - 9))] {
+            let record = SplitRecord { done, guid, name: "half".into(), devices: devices.into(), root };
             assert_eq!(SplitRecord::decode(&record.encode()), Some(record));
         }
-        for text in ["", "done", "done x half 1:7", "begun 00 half 1:7", "done 00 1half 1:7"] {
+        for text in [
+            "",
+            "done",
+            "done x half 1:7",
+            "begun 00 half 1:7",
+            "done 00 1half 1:7",
+            "done 00 half 1:7 root=x",
+        ] {
             assert_eq!(SplitRecord::decode(text), None, "{text}");
         }
     }

@@ -2,7 +2,8 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "not every test needs all of it")]
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
@@ -56,6 +57,35 @@ pub(crate) fn after(sims: &[Arc<SimDevice>], seed: Option<u64>) -> Sims {
     sims.iter().map(|sim| Arc::new(crashed(sim))).collect()
 }
 
+/// States of all devices at each moment at which the power may fail.
+pub(crate) struct Moments {
+    all: Arc<Mutex<Vec<Sims>>>,
+    sims: Sims,
+}
+
+impl Moments {
+    /// Keeps one of so many from now on.
+    pub(crate) fn of(sims: &Sims, one_in: u64) -> Self {
+        let all: Arc<Mutex<Vec<Sims>>> = Arc::default();
+        let calls = Arc::new(AtomicU64::default());
+        for sim in sims {
+            let (all, calls, of) = (Arc::clone(&all), Arc::clone(&calls), sims.clone());
+            sim.watch(move || {
+                let call = calls.fetch_add(1, Ordering::Relaxed);
+                if call.is_multiple_of(one_in) {
+                    all.lock().unwrap().push(after(&of, Some(call)));
+                }
+            });
+        }
+        Self { all, sims: sims.clone() }
+    }
+
+    pub(crate) fn end(self) -> Vec<Sims> {
+        self.sims.iter().for_each(|sim| sim.watch(|| {}));
+        std::mem::take(&mut self.all.lock().unwrap())
+    }
+}
+
 /// A page that does not compress, of a version.
 fn page(at: u64, version: u64) -> Vec<u8> {
     let mut state = at.wrapping_mul(0x9E37_79B9) + version;
@@ -101,6 +131,15 @@ pub(crate) fn is_sound(pool: &Pool) {
 
 pub(crate) fn states(pool: &Pool) -> Vec<DeviceState> {
     pool.device_status().iter().map(|device| device.state).collect()
+}
+
+pub(crate) fn numbers(pool: &Pool) -> Vec<u16> {
+    pool.device_status().iter().map(|device| device.number).collect()
+}
+
+/// Numbers of the devices that leave when others have taken their places.
+pub(crate) fn leaving(pool: &Pool) -> Vec<u16> {
+    pool.device_status().iter().filter(|device| device.leaves).map(|device| device.number).collect()
 }
 
 /// Fills all devices. Returns the bytes that were copied.

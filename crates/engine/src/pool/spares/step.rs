@@ -329,10 +329,24 @@ impl Pool {
         Ok(())
     }
 
-    /// Removes a device from its group because the user or a device that took its place wants it. A spare goes back, and no
-    /// other one steps in for the same device; a spare that stands in for the device stays for good if it is `wanted`.
-    pub(in crate::pool) fn part_with(&self, number: u16, wanted: bool) -> Result<()> {
+    /// Removes a device from its group because the user wants it. A spare goes back, and no other one steps in for the
+    /// same device; a spare that stands in for the device stays for good.
+    pub(in crate::pool) fn part_with(&self, number: u16) -> Result<()> {
         let _turn = self.spares.turn.lock();
+        self.part_with_in_turn(number, true)
+    }
+
+    /// Removes a device from its group whose place another one took (Y5 of [`crate::pool::roster`]). Returns false if
+    /// there is none.
+    pub(in crate::pool) fn part_with_replaced(&self) -> Result<bool> {
+        let _turn = self.spares.turn.lock();
+        let Some(number) = self.labels.replaced() else { return Ok(false) };
+        self.part_with_in_turn(number, false)?;
+        Ok(true)
+    }
+
+    /// Does what [`Pool::part_with`] does. A spare that stands in for the device stays for good if it is `wanted`.
+    fn part_with_in_turn(&self, number: u16, wanted: bool) -> Result<()> {
         self.check_stays(number)?;
         let tables = self.labels.tables();
         let entry = members(&tables).find(|(_, entry)| entry.number == number);
