@@ -6,6 +6,7 @@ mod commits;
 mod mirrors;
 mod power_cuts;
 mod recovery;
+mod rest;
 mod setup;
 mod stats;
 mod steps;
