@@ -142,7 +142,7 @@ struct Sim<'a> {
     camera: Option<Arc<Camera>>,
     /// Cuts the power of all devices at once.
     fuse: Arc<Fuse>,
-    /// What there is to know of verbs of mirrors.
+    /// Knowledge of verbs of mirrors.
     verbs: Verbs,
     /// Source of chance for images.
     shutter: Random,

@@ -1,4 +1,4 @@
-//! What the background does after verbs of mirrors, and what must hold when it has done everything.
+//! Steps of the background after verbs of mirrors, and all that must hold when it has nothing left to do.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

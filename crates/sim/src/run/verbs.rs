@@ -27,7 +27,7 @@ const OFFER_PERCENT: u64 = 70;
 /// Chance in per cent that a pool is mended before it is split, so that it can be.
 const MENDED_PERCENT: u64 = 70;
 
-/// What there is to know of verbs beside what the pool says.
+/// Knowledge of verbs beside what the pool says.
 #[derive(Default)]
 pub(super) struct Verbs {
     /// Time, in seconds.
