@@ -70,7 +70,7 @@ impl Sim<'_> {
             20..45 => self.attach(&mut random, true)?,
             45..58 => self.detach(&mut random)?,
             58..72 => self.split(&mut random)?,
-            72..80 => self.add_spare()?,
+            72..80 => self.add_spare(&mut random)?,
             80..84 => self.remove_spare(&mut random)?,
             84..94 => self.take_back(&mut random, OFFER_PERCENT)?,
             _ => {}
@@ -258,10 +258,9 @@ impl Sim<'_> {
         Ok(split)
     }
 
-    fn add_spare(&mut self) -> Outcome {
-        let mut random = Random::new(self.verbs.now ^ self.stats.attached);
+    fn add_spare(&mut self, random: &mut Random) -> Outcome {
         if self.pool()?.spares().len() < SPARES_MAX
-            && let Some(new) = self.blank(&mut random)?
+            && let Some(new) = self.blank(random)?
         {
             self.act(|pool| pool.add_spares(vec![new as Arc<dyn Device>]))?;
         }
