@@ -62,7 +62,7 @@ impl Half {
     ) -> Result<Split, String> {
         let mine = devices.iter().filter(|device| pool_of(device) == Some(self.guid));
         let mine: Vec<_> = mine.map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
-        if mine.len() < self.devices && is_being_split(pool)? {
+        if mine.len() < self.devices && self.is_under_way(pool)? {
             return Ok(Split::UnderWay);
         }
         if mine.is_empty() {
@@ -73,6 +73,13 @@ impl Half {
         }
         self.compare(mine, options).map_err(|what| format!("half of the pool: {what}"))?;
         Ok(Split::Done)
+    }
+
+    /// Returns true if the pool says that it is being split into this half and the rest.
+    fn is_under_way(&self, pool: &Pool) -> Result<bool, String> {
+        let guid = format!("{:032x}", u128::from_be_bytes(self.guid.0));
+        let said = pool.property(SPLIT).map_err(|error| format!("{SPLIT}: {error}"))?;
+        Ok(said.is_some_and(|said| said.contains(&guid)))
     }
 
     fn compare(&self, devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<(), String> {
