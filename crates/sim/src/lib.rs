@@ -14,13 +14,18 @@
 //! - operations on the catalogue are done as a whole, and are durable on return;
 //! - destroying snapshots frees as many bytes as the pool told before, to the byte;
 //! - all of this holds with pages coded by models, too, while models are learned and dropped, and pages coded again;
+//! - each device of a mirror that is whole has everything by itself; none that has left comes back, or stays on its way
+//!   out;
+//! - a pool that is split is two afterwards, or one, and the half holds what the pool held;
 //! - a check of the pool finds no error, and its accounts are equal to what is counted.
 
 pub mod flips;
+mod fuse;
 mod graft;
 pub mod history;
 mod images;
 pub mod model;
+mod pools;
 pub mod random;
 pub mod run;
 pub mod shrink;

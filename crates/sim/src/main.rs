@@ -30,6 +30,9 @@ struct Args {
     /// Only histories of pools with mirrors.
     #[arg(long)]
     mirrors: bool,
+    /// Only histories in which devices are attached, replaced and detached, and pools split.
+    #[arg(long)]
+    verbs: bool,
     /// Try up to so many power cuts in the middle of each step, too, on copies of the devices.
     #[arg(long, default_value_t = 0)]
     images: usize,
@@ -139,7 +142,8 @@ impl Campaign {
             let theme = theme_name(history.theme);
             let unwanted =
                 !self.args.theme.is_empty() && !self.args.theme.iter().any(|wanted| wanted == theme);
-            if unwanted || self.args.mirrors && history.copies == 1 {
+            let plain = self.args.mirrors && history.copies == 1 || self.args.verbs && !history.verbs;
+            if unwanted || plain {
                 continue;
             }
             let result = run(&history);

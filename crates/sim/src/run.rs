@@ -6,10 +6,12 @@ mod commits;
 mod mirrors;
 mod power_cuts;
 mod recovery;
+mod rest;
 mod setup;
 mod stats;
 mod steps;
 mod upkeep;
+mod verbs;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,11 +19,14 @@ use std::sync::{Arc, Mutex};
 
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::device::{Device, SimDevice};
-use pagefold_engine::pool::{CreateOptions, Flight, Guid, LearnOptions, OpenOptions, Pool, create_groups_on};
+use pagefold_engine::pool::{CreateOptions, Flight, LearnOptions, OpenOptions, Pool, create_groups_on};
 use setup::{journal, open, options};
+use verbs::Verbs;
 
+use crate::fuse::Fuse;
 use crate::history::{Act, Bounds, CatalogueOp, History, Step};
 use crate::images::Camera;
+use crate::pools::{POOL, of_the_pool};
 use crate::random::Random;
 use crate::verify::{Calls, Terms, check, compare};
 use crate::world::World;
@@ -79,7 +84,7 @@ const FLIGHTS_MAX: usize = 2;
 
 struct Sim<'a> {
     history: &'a History,
-    /// All devices, those of a mirror next to each other.
+    /// All devices that there ever were. Those of a mirror are next to each other, unless the history has verbs.
     devices: Vec<Arc<SimDevice>>,
     /// Devices that are being added to the pool.
     joining: Vec<Arc<SimDevice>>,
@@ -135,6 +140,10 @@ struct Sim<'a> {
     random: Random,
     /// Takes images of the devices in the middle of steps.
     camera: Option<Arc<Camera>>,
+    /// Cuts the power of all devices at once.
+    fuse: Arc<Fuse>,
+    /// Knowledge of verbs of mirrors.
+    verbs: Verbs,
     /// Source of chance for images.
     shutter: Random,
     /// Decides on removals of groups alone, so that histories without one stay as they are.
@@ -217,12 +226,14 @@ impl<'a> Sim<'a> {
             errors: (0, 0),
             random: Random::new(history.seed ^ 0x5EED),
             camera: None,
+            fuse: Arc::default(),
+            verbs: Verbs::default(),
             shutter: Random::new(history.seed ^ 0x5_4077E4),
             removals: Random::new(history.seed ^ 0x4E_0007A1),
             balances: Random::new(history.seed ^ 0xBA1A_9CE5),
             stats: Stats::default(),
         };
-        let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };
+        let create = CreateOptions { force: false, created: 0, guid: POOL };
         let groups: Vec<Vec<_>> = sim.handles().chunks(history.copies).map(<[_]>::to_vec).collect();
         create_groups_on("sim", &groups, &create).map_err(|error| format!("create: {error}"))?;
         let options = OpenOptions { journal: sim.journal.clone(), ..options(history, 0) };
@@ -241,8 +252,12 @@ impl<'a> Sim<'a> {
     }
 
     fn handles(&self) -> Vec<Arc<dyn Device>> {
-        let here = self.devices.iter().zip(&self.away).filter(|(_, away)| !**away);
-        here.map(|(device, _)| Arc::clone(device) as Arc<dyn Device>).collect()
+        let here = self.devices.iter().zip(&self.away).filter(|(_, away)| !**away).map(|(device, _)| device);
+        match self.history.verbs {
+            true => of_the_pool(here),
+            // Nothing may be read that meets a fault: faults are counted by calls.
+            false => here.map(|device| Arc::clone(device) as Arc<dyn Device>).collect(),
+        }
     }
 
     fn pool(&self) -> Outcome<&Arc<Pool>> {
@@ -286,8 +301,9 @@ impl<'a> Sim<'a> {
         self.step(&Step::Check)?;
         self.step(&Step::Crash { seed: self.history.seed, again: Vec::new() })?;
         if self.pool.is_some() {
+            self.gather();
             self.step(&Step::Export)?;
         }
-        Ok(())
+        if self.pool.is_some() { self.settle() } else { Ok(()) }
     }
 }

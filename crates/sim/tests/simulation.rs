@@ -12,10 +12,14 @@ use pagefold_sim::run::{Stats, run};
 const BUDGET: Duration = Duration::from_secs(30);
 
 fn slice(seeds: std::ops::Range<u64>, theme: Theme, images: usize) -> Stats {
+    slice_of(seeds, images, &|history| history.theme == theme)
+}
+
+fn slice_of(seeds: std::ops::Range<u64>, images: usize, is_wanted: &dyn Fn(&History) -> bool) -> Stats {
     let started = Instant::now();
     let mut stats = Stats::default();
     let histories = seeds.map(|seed| History { images, ..History::new(seed) });
-    for history in histories.filter(|history| history.theme == theme) {
+    for history in histories.filter(|history| is_wanted(history)) {
         if started.elapsed() > BUDGET / 3 && stats.applies > 0 {
             break;
         }
@@ -45,6 +49,12 @@ fn power_cuts_in_the_middle_of_steps_leave_a_prefix() {
 #[test]
 fn failing_calls_are_never_acknowledged() {
     assert!(slice(2_000..2_100, Theme::Faults, 0).failed > 0);
+}
+
+#[test]
+fn verbs_of_mirrors_lose_nothing_and_come_to_an_end() {
+    let stats = slice_of(1..600, 0, &|history| history.verbs);
+    assert!(stats.attached > stats.replacing && stats.split > 0 && stats.alone > 0, "{stats:?}");
 }
 
 /// Replay of this history once never ended: leaves that were read ahead drove one another out of a tiny cache.

@@ -142,6 +142,7 @@ impl History {
             dense: false,
             properties: 0,
             copies: 1,
+            verbs: false,
             seed,
             images: 0,
             steps,

@@ -197,6 +197,17 @@ pub enum Step {
         /// Decides what survives.
         seed: u64,
     },
+    /// A verb of mirrors, and then some of what the background does. Which verb, and on which devices, follows from
+    /// `pick` and from the devices that there are by then.
+    Verb {
+        /// Chooses.
+        pick: u64,
+    },
+    /// Arms a power cut of all devices at once.
+    Blackout {
+        /// Number of writes and flushes of all of them until then.
+        calls: u64,
+    },
     /// Calls to a device fail.
     Fault {
         /// Device.

@@ -8,7 +8,7 @@ use super::{Act, CatalogueOp, DATASETS, Fill, MIB, Step, Theme, Writer, record_s
 use crate::random::Random;
 
 /// Returns a power cut or a fault that strikes within a few calls.
-fn trouble_soon(random: &mut Random, theme: Theme, device: u64) -> Option<Step> {
+pub(super) fn trouble_soon(random: &mut Random, theme: Theme, device: u64) -> Option<Step> {
     match theme {
         Theme::Crash => Some(Step::Cut { device, calls: random.skewed(20) }),
         Theme::Faults => {

@@ -1,6 +1,6 @@
-//! Groups of devices: mirrors whose devices come and go, and are filled; and groups that are added, grow, are removed and
-//! balanced.
-//! The devices of a group have neighbouring numbers. Those of a group that was removed get back into the pool as another one.
+//! Groups of devices: mirrors whose devices come and go, and are filled; and groups that are added, grow, are removed
+//! and balanced. Devices of a group that was removed get back into the pool as another one. The pool says which device
+//! is which; where there are no verbs, a device has the number of its place.
 //!
 //! A device that was whole when the pool was closed has everything that was acknowledged. So any one of those of a mirror
 //! is enough, and the others may be missing.
@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use pagefold_engine::Error;
 use pagefold_engine::device::{Device, SimDevice};
-use pagefold_engine::pool::{DeviceState, Pool};
+use pagefold_engine::pool::{DeviceState, DeviceStatus, Pool};
 
+use super::verbs::PLACES_MAX;
 use super::{Outcome, Sim};
 use crate::history::Theme;
 
@@ -43,10 +44,12 @@ const BALANCE_STEPS: u64 = 6;
 /// Largest number of steps of filling at an occasion. Few devices are whole after one.
 const FILL_STEPS: u64 = 400;
 
-/// Takes it for done if a pool that is full refuses it.
-fn unless_full(done: pagefold_engine::Result<()>) -> pagefold_engine::Result<()> {
+/// Takes it for done if a pool that is full refuses it, or one whose devices are on their way in or out, as verbs have
+/// them.
+fn unless_refused(done: pagefold_engine::Result<()>, verbs: bool) -> pagefold_engine::Result<()> {
     match done {
         Err(Error::NoSpace(_)) => Ok(()),
+        Err(Error::Invalid(_) | Error::Busy(_)) if verbs => Ok(()),
         done => done,
     }
 }
@@ -57,8 +60,35 @@ impl Sim<'_> {
         let all = pool.device_status();
         all.chunk_by(|a, b| a.group == b.group).any(|mirror| {
             let mut whole = mirror.iter().filter(|device| device.state == DeviceState::Online);
-            whole.all(|device| self.devices.get(usize::from(device.number)).is_none_or(|sim| sim.is_off()))
+            whole.all(|device| self.place_of(device).is_none_or(|at| self.devices[at].is_off()))
         })
+    }
+
+    /// Returns the place of a device, as the pool tells its path.
+    pub(super) fn place_of(&self, device: &DeviceStatus) -> Option<usize> {
+        let named = self.devices.iter().position(|sim| sim.path() == device.path);
+        let numbered = Some(usize::from(device.number)).filter(|at| *at < self.devices.len());
+        named.or(numbered.filter(|_| !self.history.verbs))
+    }
+
+    /// Returns the places of the devices of each group.
+    fn groups(&self) -> Vec<Vec<usize>> {
+        match &self.pool {
+            Some(pool) if self.history.verbs => {
+                let all = pool.device_status();
+                let groups = all.chunk_by(|a, b| a.group == b.group);
+                groups
+                    .map(|group| group.iter().filter_map(|device| self.place_of(device)).collect())
+                    .collect()
+            }
+            _ => {
+                let copies = self.history.copies;
+                (0..self.devices.len())
+                    .step_by(copies)
+                    .map(|first| (first..first + copies).collect())
+                    .collect()
+            }
+        }
     }
 
     /// Notes which devices are whole, before the pool is closed.
@@ -66,30 +96,38 @@ impl Sim<'_> {
         let Some(pool) = &self.pool else { return };
         self.whole.fill(false);
         for device in pool.device_status() {
-            if let Some(whole) = self.whole.get_mut(usize::from(device.number)) {
-                *whole = device.state == DeviceState::Online;
+            if let Some(at) = self.place_of(&device) {
+                self.whole[at] = device.state == DeviceState::Online;
             }
         }
     }
 
     /// Decides which devices the pool is opened with. Each mirror keeps one that is whole.
     pub(super) fn choose_devices(&mut self) {
-        let copies = self.history.copies;
-        if copies == 1 {
+        if self.history.copies == 1 {
             return;
         }
-        for first in (0..self.devices.len()).step_by(copies) {
-            let members = first..first + copies;
-            members.clone().for_each(|at| self.away[at] = false);
-            if !self.random.percent(MISSING_PERCENT) {
+        // While the power of a whole mirror fails the pool may take a device for whole whose label does not say so yet.
+        let all = self.history.verbs && self.is_off();
+        let groups = self.groups();
+        if self.history.verbs {
+            for at in 0..self.devices.len() {
+                self.away[at] = !all
+                    && !groups.iter().flatten().any(|of| *of == at)
+                    && self.random.percent(MISSING_PERCENT);
+            }
+        }
+        for members in groups {
+            members.iter().for_each(|at| self.away[*at] = false);
+            if all || !self.random.percent(MISSING_PERCENT) {
                 continue;
             }
-            let whole: Vec<usize> = members.clone().filter(|at| self.whole[*at]).collect();
+            let whole: Vec<usize> = members.iter().copied().filter(|at| self.whole[*at]).collect();
             if whole.is_empty() {
                 continue;
             }
             let kept = whole[self.random.below(whole.len() as u64) as usize];
-            for at in members.filter(|at| *at != kept) {
+            for at in members.into_iter().filter(|at| *at != kept) {
                 self.away[at] = self.random.percent(70);
                 self.take_older_copy(at);
             }
@@ -97,7 +135,11 @@ impl Sim<'_> {
     }
 
     /// Puts an older copy in the place of a device that is not in use, now and then.
-    fn take_older_copy(&mut self, at: usize) {
+    pub(super) fn take_older_copy(&mut self, at: usize) {
+        // A half would not be what it was.
+        if self.is_splitting() {
+            return;
+        }
         if let Some(older) = self.older.get(&at)
             && self.random.percent(OLDER_PERCENT)
         {
@@ -117,11 +159,11 @@ impl Sim<'_> {
         if self.overlapping || !fits || self.pool.is_none() || !self.random.percent(ADD_PERCENT) {
             return Ok(());
         }
-        let (all, copies) = (self.pool()?.device_status(), self.history.copies);
-        let is_free = |first: &usize| !all.iter().any(|device| usize::from(device.number) == *first);
-        let there = (0..).step_by(copies).find(is_free).unwrap_or(self.devices.len());
-        if there == self.devices.len() {
-            if there + copies > DEVICES_MAX {
+        let (copies, verbs) = (self.history.copies, self.history.verbs);
+        let mut free = self.free()?;
+        if free.len() < copies {
+            let there = self.devices.len();
+            if there + copies > if verbs { PLACES_MAX } else { DEVICES_MAX } {
                 return Ok(());
             }
             self.develop()?;
@@ -132,15 +174,18 @@ impl Sim<'_> {
                 self.whole.push(false);
             }
             self.watch();
+            free = (there..self.devices.len()).collect();
         }
-        let new: Vec<Arc<SimDevice>> = self.devices.iter().skip(there).take(copies).cloned().collect();
+        free.truncate(copies);
+        let new: Vec<Arc<SimDevice>> = free.iter().map(|at| Arc::clone(&self.devices[*at])).collect();
         // One that was removed may have been without power then, or lose it now.
         if new.iter().any(|sim| sim.is_off()) {
             return Ok(());
         }
+        free.into_iter().for_each(|at| self.joins(at));
         self.joining.clone_from(&new);
         let new: Vec<Arc<dyn Device>> = new.into_iter().map(|sim| sim as Arc<dyn Device>).collect();
-        let added = self.call(move |pool| pool.add_groups(vec![new.clone()]), false);
+        let added = self.call(move |pool| unless_refused(pool.add_groups(vec![new.clone()]), verbs), false);
         self.joining.clear();
         added
     }
@@ -152,9 +197,9 @@ impl Sim<'_> {
         if self.overlapping || !fits || self.pool.is_none() || !self.random.percent(GROW_PERCENT) {
             return Ok(());
         }
-        let copies = self.history.copies;
-        let group = self.random.below((self.devices.len() / copies) as u64) as usize;
-        let of_group = &self.devices[group * copies..(group + 1) * copies];
+        let groups = self.groups();
+        let group = &groups[self.random.below(groups.len() as u64) as usize];
+        let of_group: Vec<_> = group.iter().map(|at| &self.devices[*at]).collect();
         let largest = of_group.iter().map(|sim| sim.size_bytes()).max().unwrap_or_default();
         let size_bytes = largest + largest / self.random.within(1, 6);
         if size_bytes > GROWN_BYTES_MAX {
@@ -176,16 +221,16 @@ impl Sim<'_> {
             let groups: BTreeSet<u16> = pool.device_status().iter().map(|device| device.group).collect();
             groups.into_iter().collect::<Vec<u16>>()
         };
-        let there = groups(self.pool()?);
+        let (there, verbs) = (groups(self.pool()?), self.history.verbs);
         let leaving = self.pool()?.removal_status();
         let leaving = leaving.group.filter(|_| leaving.finished == 0);
         match leaving {
             None if there.len() > 1 && self.removals.percent(REMOVE_PERCENT) => {
                 let group = there[self.removals.below(there.len() as u64) as usize];
-                self.call(move |pool| unless_full(pool.remove_group(group)), false)?;
+                self.call(move |pool| unless_refused(pool.remove_group(group), verbs), false)?;
             }
             Some(group) if self.removals.percent(KEEP_PERCENT) => {
-                self.call(move |pool| pool.keep_group(group), false)?;
+                self.call(move |pool| unless_refused(pool.keep_group(group), verbs), false)?;
             }
             _ => {}
         }
@@ -217,11 +262,11 @@ impl Sim<'_> {
         let status = self.pool()?.device_status();
         let staying: BTreeSet<u16> =
             status.iter().filter(|device| !device.removing).map(|device| device.group).collect();
-        let under_way = self.pool()?.balance_status().under_way;
+        let (under_way, verbs) = (self.pool()?.balance_status().under_way, self.history.verbs);
         if !under_way && staying.len() > 1 && self.balances.percent(BALANCE_PERCENT) {
-            self.call(|pool| unless_full(pool.balance().map(|_| ())), false)?;
+            self.call(|pool| unless_refused(pool.balance().map(|_| ()), verbs), false)?;
         } else if under_way && self.balances.percent(STOP_PERCENT) {
-            self.call(|pool| unless_full(pool.stop_balance()), false)?;
+            self.call(|pool| unless_refused(pool.stop_balance(), verbs), false)?;
         }
         let before = self.pool.as_ref().is_some_and(|pool| pool.balance_status().under_way);
         let steps = self.balances.below(BALANCE_STEPS);
@@ -250,8 +295,11 @@ impl Sim<'_> {
         }
         let pool = Arc::clone(self.pool()?);
         for device in pool.device_status() {
-            let at = usize::from(device.number);
-            let Some(sim) = self.devices.get(at).cloned().filter(|sim| !sim.is_off()) else { continue };
+            let Some(at) = self.place_of(&device) else { continue };
+            let sim = Arc::clone(&self.devices[at]);
+            if sim.is_off() {
+                continue;
+            }
             if self.random.percent(COPY_PERCENT) {
                 self.older.insert(at, sim.crash(&mut |contents| contents - 1));
             }
@@ -263,8 +311,8 @@ impl Sim<'_> {
                 self.take_older_copy(at);
                 let sim = Arc::clone(&self.devices[at]);
                 sim.reopen();
-                // It may fail, and is left out then.
-                if pool.online(sim as Arc<dyn Device>).is_ok() {
+                // It may fail, and is left out then; or it is in use, and not all labels say so.
+                if pool.online(sim as Arc<dyn Device>).is_ok() || self.is_used(&pool, at) {
                     self.away[at] = false;
                     // From here on it may become the only one that is whole, so images must have it.
                     self.develop()?;

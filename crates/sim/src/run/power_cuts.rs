@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use pagefold_engine::device::SimDevice;
+use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::OpenOptions;
 
 use super::setup::options;
 use super::{Event, Outcome, Sim};
+use crate::fuse::Fuse;
 use crate::history::{History, Theme};
-use crate::images::{Camera, States};
+use crate::images::{Camera, Image, States, crashed};
+use crate::pools::{Half, Split};
+use crate::random::Random;
 use crate::world::World;
 
 /// Divisor of the number of images of pools that take long to compare: full and aged ones whose chunks are not small,
@@ -43,7 +46,8 @@ impl<'a> Sim<'a> {
     /// Begins to take images of the present devices.
     pub(super) fn watch(&mut self) {
         // With flipped bits, an image that lost data would prove nothing: the flips may have cost it.
-        if self.history.images == 0 || self.history.theme == Theme::Flips {
+        let wanted = self.history.images > 0 && self.history.theme != Theme::Flips;
+        if !wanted && !self.history.verbs {
             return;
         }
         let full = matches!(self.history.theme, Theme::Full | Theme::Aged);
@@ -53,6 +57,18 @@ impl<'a> Sim<'a> {
         let here: Vec<Arc<SimDevice>> = here.map(|(device, _)| Arc::clone(device)).collect();
         let camera = Camera::new(&here, most, self.shutter.bits());
         camera.acknowledge(self.forgotten + self.durable);
+        self.fuse = Fuse::new(&here, &self.fuse);
+        for device in &here {
+            let (camera, fuse) = (Arc::downgrade(&camera), Arc::downgrade(&self.fuse));
+            device.watch(move || {
+                if let Some(fuse) = fuse.upgrade() {
+                    fuse.call();
+                }
+                if let Some(camera) = camera.upgrade() {
+                    camera.instant();
+                }
+            });
+        }
         self.camera = Some(camera);
     }
 
@@ -62,16 +78,46 @@ impl<'a> Sim<'a> {
         if images.is_empty() {
             return Ok(());
         }
-        let states = states(&self.base, &self.log);
+        let (mut shutter, mut cuts) = (self.shutter.clone(), 0);
+        let states = self.states();
         let count = images.len();
         for (at, image) in images.into_iter().enumerate() {
             let least = image.durable.saturating_sub(self.forgotten);
-            let salt = self.shutter.bits();
-            let judged = image.judge(&states, least, &image_options(self.history, salt), &mut self.shutter);
-            self.stats.images +=
-                judged.map_err(|what| format!("power cut {} of {count} on the way: {what}", at + 1))?;
+            let salt = shutter.bits();
+            let judged = image.judge(&states, least, &image_options(self.history, salt), &mut shutter);
+            cuts += judged.map_err(|what| format!("power cut {} of {count} on the way: {what}", at + 1))?;
         }
+        drop(states);
+        (self.shutter, self.stats.images) = (shutter, self.stats.images + cuts);
         Ok(())
+    }
+
+    /// Opens the pool on copies of devices of which one of each mirror is there, and verifies that it has everything
+    /// that was acknowledged. The copies are as after a power cut.
+    pub(super) fn judge_alone(&mut self, devices: &[Arc<SimDevice>], random: &mut Random) -> Outcome {
+        let copies = devices.iter().map(|device| crashed(device, random)).collect();
+        let image = Image::of(copies, self.forgotten + self.durable);
+        let options = image_options(self.history, random.bits());
+        // Of a split nothing is known to one half of the devices.
+        let states = states(&self.base, &self.log);
+        let judged = image.judge(&states, self.durable, &options, random);
+        drop(states);
+        let paths: Vec<_> = devices.iter().map(|device| device.path()).collect();
+        self.stats.images +=
+            judged.map_err(|what| format!("by themselves {paths:?} have not everything: {what}"))?;
+        self.stats.alone += 1;
+        Ok(())
+    }
+
+    /// Compares the half that may have become a pool of its own with the model, on copies of its devices.
+    pub(super) fn judge_half(&mut self, half: &Half, random: &mut Random) -> Outcome<Split> {
+        let copies: Vec<_> = self.devices.iter().map(|device| Arc::new(crashed(device, random))).collect();
+        half.judge(self.pool()?, &copies, &image_options(self.history, random.bits()))
+    }
+
+    fn states(&self) -> States<'_> {
+        let states = states(&self.base, &self.log);
+        States { half: self.verbs.half.as_ref(), ..states }
     }
 }
 
@@ -91,5 +137,5 @@ fn states<'a>(base: &World, log: &'a [Event]) -> States<'a> {
         log[at - at % KEPT_STRIDE..at].iter().for_each(|event| event.happen(&mut world));
         world
     };
-    States { signatures, world: Box::new(world) }
+    States { signatures, world: Box::new(world), half: None }
 }

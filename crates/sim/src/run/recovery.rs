@@ -20,6 +20,7 @@ impl Sim<'_> {
         // While an opening does not succeed, the same devices are there: another half of a mirror would go on from where
         // it was before.
         if self.pool.is_some() {
+            self.note_devices();
             self.note_whole();
             self.choose_devices();
         }
@@ -29,6 +30,7 @@ impl Sim<'_> {
         self.journal = journal(self.history)?;
         self.kept = false;
         let mut again = again.iter();
+        self.fuse.arm(None);
         loop {
             self.stats.crashes += 1;
             let random = &mut self.random;
@@ -39,7 +41,9 @@ impl Sim<'_> {
             self.devices = self.devices.iter().map(after).map(Arc::new).collect();
             self.watch();
             let cut = again.next();
-            if let Some(calls) = cut {
+            if let Some(calls) = cut.filter(|_| self.history.verbs) {
+                self.fuse.arm(Some(*calls));
+            } else if let Some(calls) = cut {
                 let at = self.random.below(self.devices.len() as u64) as usize;
                 self.devices[at].cut_after(*calls);
             }
@@ -164,6 +168,7 @@ impl Sim<'_> {
         if self.stats.opens != opens || self.pool.is_none() {
             return Ok(());
         }
+        self.look_anew()?;
         self.check()?;
         self.repeat(&lost)
     }

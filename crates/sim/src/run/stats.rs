@@ -36,6 +36,20 @@ pub struct Stats {
     pub given_up: u64,
     /// Devices of mirrors that became whole.
     pub filled: u64,
+    /// Devices that were attached, those of them that were to replace others, and devices that were detached.
+    pub attached: u64,
+    /// See `attached`.
+    pub replacing: u64,
+    /// See `attached`.
+    pub detached: u64,
+    /// Splits that were done, and those that were undone.
+    pub split: u64,
+    /// See `split`.
+    pub unsplit: u64,
+    /// Spares that stepped in.
+    pub stood_in: u64,
+    /// Times that one device of each mirror was found to have everything.
+    pub alone: u64,
     /// Older copies that took the place of a device.
     pub older: u64,
     /// Times that devices grew.
@@ -67,6 +81,13 @@ impl Stats {
         self.unopenable += other.unopenable;
         self.given_up += other.given_up;
         self.filled += other.filled;
+        self.attached += other.attached;
+        self.replacing += other.replacing;
+        self.detached += other.detached;
+        self.split += other.split;
+        self.unsplit += other.unsplit;
+        self.stood_in += other.stood_in;
+        self.alone += other.alone;
         self.older += other.older;
         self.grown += other.grown;
         self.removed += other.removed;

@@ -116,6 +116,11 @@ impl<'a> Sim<'a> {
                 }
                 Ok(())
             }
+            Step::Verb { pick } => self.verb(*pick),
+            Step::Blackout { calls } => {
+                self.fuse.arm(Some(*calls));
+                Ok(())
+            }
             Step::Trim { all } => self.trim(*all && !self.overlapping),
             Step::Learn => self.learn(),
             Step::Recode => self.recode(),
@@ -143,7 +148,7 @@ impl<'a> Sim<'a> {
                 Ok(())
             }
             Step::Cut { device, calls } => {
-                if let Some(device) = self.devices.get(*device as usize) {
+                if let Some(device) = self.device(*device) {
                     device.cut_after(*calls);
                 }
                 Ok(())
@@ -160,7 +165,7 @@ impl<'a> Sim<'a> {
                 cycled
             }
             Step::Fault { device, op, skip, times } => {
-                if let Some(device) = self.devices.get(*device as usize) {
+                if let Some(device) = self.device(*device).cloned() {
                     self.faulted = true;
                     device.inject(InjectedFault { op: *op, range: 0..u64::MAX, skip: *skip, times: *times });
                 }
