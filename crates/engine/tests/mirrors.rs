@@ -3,7 +3,7 @@
 
 mod mirrored;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use mirrored::*;
 use pagefold_engine::Error;
@@ -258,6 +258,47 @@ fn an_old_device_leaves_also_if_the_power_failed_when_the_new_one_was_whole() {
         has(&open(&after[1..]), 0..50, 1);
     }
     assert!(both_were_whole > 2, "{both_were_whole}");
+}
+
+/// The power fails while an opening is confirmed: the device that is being filled has that already, the other one has
+/// not, and goes on without it.
+#[test]
+fn a_device_that_is_filled_may_know_of_an_opening_that_the_others_do_not() {
+    let sims = fresh(1, 1);
+    let both = vec![Arc::clone(&sims[0]), sim(5)];
+    let pool = open(&both[..1]);
+    write(&pool, 0..50, 1);
+    pool.attach(0, device(&both[1]), false).unwrap();
+    pool.checkpoint(false).unwrap();
+    write(&pool, 50..100, 1);
+    drop(pool);
+    let images: Arc<Mutex<Vec<Sims>>> = Arc::default();
+    for sim in &both {
+        let (images, both) = (Arc::clone(&images), both.clone());
+        sim.watch(move || {
+            let first = both[0].crash(&mut |_| 0);
+            let second = both[1].crash(&mut |contents| contents - 1);
+            images.lock().unwrap().push(vec![Arc::new(first), Arc::new(second)]);
+        });
+    }
+    drop(open(&both));
+    both.iter().for_each(|sim| sim.watch(|| {}));
+    let images = std::mem::take(&mut *images.lock().unwrap());
+    assert!(images.len() > 4, "{}", images.len());
+    for both in images {
+        let alone = open(&both[..1]);
+        has(&alone, 0..100, 1);
+        write(&alone, 0..20, 2);
+        drop(alone);
+        let pool = open(&both);
+        assert_eq!(states(&pool), [Online, Filling]);
+        fill(&pool);
+        drop(pool);
+        let pool = open(&both[1..]);
+        has(&pool, 0..20, 2);
+        has(&pool, 20..100, 1);
+        is_sound(&pool);
+    }
 }
 
 /// The mirror must not have less than it had before.

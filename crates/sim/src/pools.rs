@@ -24,9 +24,10 @@ pub(crate) fn of_the_pool<'d>(devices: impl Iterator<Item = &'d Arc<SimDevice>>)
     ours.map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
 }
 
-/// Returns true if a pool says that it is being split.
-pub(crate) fn is_being_split(pool: &Pool) -> Result<bool, String> {
-    pool.property(SPLIT).map(|said| said.is_some()).map_err(|error| format!("{SPLIT}: {error}"))
+/// Returns what a pool says of a split that it has not settled: true if it has happened.
+pub(crate) fn unsettled_split(pool: &Pool) -> Result<Option<bool>, String> {
+    let said = pool.property(SPLIT).map_err(|error| format!("{SPLIT}: {error}"))?;
+    Ok(said.map(|said| said.starts_with("done ")))
 }
 
 /// A half of a pool that has become a pool of its own, or may have.

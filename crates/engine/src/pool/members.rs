@@ -201,20 +201,30 @@ pub(super) fn newest_tables<'a>(labels: impl Iterator<Item = &'a Label>) -> BTre
 /// came after that do not tell. But nothing was acknowledged that is not on each member which its label calls whole (H1 of
 /// [`crate::device`]). So if one of them is whole now, or if the table of now came from the table in its label, which one
 /// of them has changed, then nothing is missed.
+///
+/// A device that its own label does not call whole holds no pool by itself, whatever its superblocks say: nothing was
+/// acknowledged that only it has. It may know of an opening or a checkpoint that nobody else does, if the power failed
+/// while that was confirmed.
 pub(super) fn was_left(member: &Member, newest: &Standing, tables: &BTreeMap<u16, &Membership>) -> bool {
     let own = &member.label.membership;
     let Some(table) = tables.get(&own.group).filter(|table| table.is_mirrored()) else { return false };
-    let standing = member.standing();
-    let at_superblock = Standing { open: false, ..standing };
+    let is_whole = own.entry(member.label.device).is_none_or(|entry| entry.state == MemberState::Whole);
     let vouches = |entry: &MemberEntry| {
         let known = own.entry(entry.number).filter(|known| known.birth == entry.birth);
         entry.number != member.label.device
             && entry.state == MemberState::Whole
             && known.is_some_and(|known| known.state == MemberState::Whole)
     };
-    standing.relation(newest) == Relation::Before
-        || at_superblock.relation(newest) == Relation::Before
-            && (table.came_from(own) || table.members.iter().any(vouches))
+    member.standing().relation(newest) == Relation::Before
+        || is_behind(member, newest) && (table.came_from(own) || table.members.iter().any(vouches))
+        || !is_whole && table.came_from(own)
+}
+
+/// Returns true if a pool that has come as far as `newest` went on from a superblock of a device, which may have done
+/// more since.
+fn is_behind(member: &Member, newest: &Standing) -> bool {
+    let at_superblock = Standing { open: false, ..member.standing() };
+    at_superblock.relation(newest) == Relation::Before
 }
 
 /// Returns true if devices with these labels, which have come equally far, suffice to open their pool.
@@ -375,7 +385,7 @@ fn tables(candidates: &[Candidate], newest: &Superblock, rescue: bool) -> Result
 
 /// Puts each device in its place.
 fn place(
-    candidates: Vec<Candidate>,
+    mut candidates: Vec<Candidate>,
     tables: &BTreeMap<u16, Membership>,
     groups: &Groups,
     newest: Superblock,
@@ -393,6 +403,13 @@ fn place(
     let borrowed = tables.iter().map(|(group, table)| (*group, table)).collect();
     if !rescue && !stale.iter().all(|member| was_left(member, &newest.standing(), &borrowed)) {
         return Err(stale_error(&stale, &newest));
+    }
+    for candidate in &mut candidates {
+        // Others than these name a root after which the device may have got more than anybody knows.
+        let standing = newest.standing();
+        candidate
+            .member
+            .take_if(|member| !rescue && !member.is_current(&newest) && !is_behind(member, &standing));
     }
     let mut placed = Placed { rest: candidates, ..Placed::default() };
     for group in 0..groups.numbers {

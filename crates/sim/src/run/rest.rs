@@ -10,7 +10,7 @@ use pagefold_engine::pool::{DeviceState, DeviceStatus, Pool, SpareLabel, SpareSt
 use super::verbs::{Verbs, is_in_use, numbers};
 use super::{Outcome, Sim};
 use crate::history::Theme;
-use crate::pools::is_being_split;
+use crate::pools::unsettled_split;
 use crate::random::Random;
 
 /// Chance in per cent that the background does nothing after a verb, and that it comes to rest.
@@ -226,9 +226,12 @@ impl Sim<'_> {
         if self.is_splitting() {
             return Err("a split is neither done nor undone".into());
         }
-        if is_being_split(self.pool()?)? {
-            return Err("a split is done or undone, and the pool says that it is being split".into());
+        // If the power failed when a device had just got its new label, the pool waits for it for good, which harms nobody:
+        // it is another pool's, and is not given to this one any more.
+        match unsettled_split(self.pool()?)? {
+            None => Ok(()),
+            Some(true) if self.verbs.was_split => Ok(()),
+            Some(_) => Err("a split is undone, and the pool says that it is being split".into()),
         }
-        Ok(())
     }
 }

@@ -41,6 +41,8 @@ pub(super) struct Verbs {
     pub(super) numbers: Option<Vec<u16>>,
     /// The half that may have become a pool of its own, until that is known.
     pub(super) half: Option<Half>,
+    /// True if a split has happened.
+    pub(super) was_split: bool,
     /// Number of splits that were begun.
     splits: u8,
 }
@@ -250,6 +252,7 @@ impl Sim<'_> {
     pub(super) fn settle_half(&mut self, random: &mut Random) -> Outcome<Split> {
         let Some(half) = self.verbs.half.take() else { return Ok(Split::Undone) };
         let split = self.judge_half(&half, random)?;
+        self.verbs.was_split |= split == Split::Done;
         match split {
             Split::Done => self.stats.split += 1,
             Split::Undone => self.stats.unsplit += 1,
