@@ -148,6 +148,27 @@ fn detaching_the_device_that_failed_makes_the_spare_one_for_good() {
     has(&pool, 0..50, 2);
 }
 
+/// By its birth a device that was a spare is told from one that is.
+#[test]
+fn a_spare_for_good_and_one_that_is_added_later_are_not_confused() {
+    let (sims, pool) = with_spares(1, 1);
+    fail(&pool, &sims[1], 0..50);
+    settle(&pool, 1);
+    pool.detach(1).unwrap();
+    assert_eq!((numbers(&pool), spares(&pool)), (vec![0, 2], vec![]), "the spare is a device for good");
+    let second = sim(90);
+    pool.add_spares(handles(&[Arc::clone(&second)])).unwrap();
+    fail(&pool, &sims[0], 50..100);
+    settle(&pool, 2);
+    assert_eq!(states(&pool), [Faulted, Online, Online]);
+    let stands = pool.spares()[0].device.unwrap();
+    // The one that is detached leaves, and the other one stands in as before.
+    pool.detach(2).unwrap();
+    assert_eq!((numbers(&pool), spares(&pool)), (vec![0, stands], vec![InUse]));
+    assert_eq!(label(&sims[2]), None);
+    each_has_all(&[second], 0..100, 2);
+}
+
 #[test]
 fn a_spare_that_was_sent_back_does_not_step_in_for_the_same_failure() {
     let (sims, pool) = with_spares(1, 2);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use pagefold_engine::Error;
 use pagefold_engine::device::{Device, SimDevice};
-use pagefold_engine::pool::{DeviceState, DeviceStatus, Guid, Pool};
+use pagefold_engine::pool::{DeviceState, DeviceStatus, Guid, Pool, SpareState, SpareStatus};
 
 use super::{Outcome, Sim};
 use crate::pools::{Half, Split, pool_of};
@@ -114,9 +114,12 @@ impl Sim<'_> {
         here.get(number % here.len().max(1)).map(|at| &self.devices[*at])
     }
 
-    /// Returns true if the pool reads or writes a device.
+    /// Returns true if the pool reads or writes a device, or has it open as a spare.
     pub(super) fn is_used(&self, pool: &Pool, at: usize) -> bool {
+        let path = self.devices[at].path();
+        let is_open = |spare: &SpareStatus| spare.path == path && spare.state != SpareState::Unavailable;
         pool.device_status().iter().any(|device| is_in_use(device) && self.place_of(device) == Some(at))
+            || pool.spares().iter().any(is_open)
     }
 
     /// Returns the places of devices that the pool does not have: neither as members nor as spares.
@@ -137,7 +140,10 @@ impl Sim<'_> {
 
     /// Notes that the pool is about to get a device.
     pub(super) fn joins(&mut self, at: usize) {
-        self.verbs.left.remove(self.devices[at].path());
+        let path = self.devices[at].path().to_path_buf();
+        // Its group may have been removed, and with it what is known of its place.
+        self.verbs.replaced.retain(|old, new| *old != path && *new != path);
+        self.verbs.left.remove(&path);
         (self.away[at], self.whole[at]) = (false, false);
     }
 

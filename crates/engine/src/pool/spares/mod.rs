@@ -84,6 +84,8 @@ struct SparesState {
     watches: BTreeMap<DeviceId, DeviceWatch>,
     /// The last reason for which no spare could step in.
     told: Option<String>,
+    /// The last number that a spare got in this opening.
+    last_id: Option<u64>,
 }
 
 #[derive(Clone)]
@@ -219,7 +221,7 @@ impl Pool {
                     path.display()
                 )));
             }
-            let record = SpareRecord::new(self.new_spare_id(&new), path);
+            let record = SpareRecord::new(self.new_spare_id(), path);
             new.push(Spare { record, device: Some(device) });
         }
         if self.spares.state.lock().all.len() + new.len() > SPARES_MAX {
@@ -257,13 +259,14 @@ impl Pool {
         })
     }
 
-    fn new_spare_id(&self, new: &[Spare]) -> u64 {
-        let state = self.spares.state.lock();
-        let is_taken = |id: u64| state.all.iter().chain(new).any(|spare| spare.record.id == id);
-        let mut id = mixed(self.labels.salt() ^ self.guid().high());
-        while is_taken(id) {
+    /// Returns a number that no spare has or had: the births of devices that were spares follow from theirs.
+    fn new_spare_id(&self) -> u64 {
+        let mut state = self.spares.state.lock();
+        let mut id = mixed(state.last_id.unwrap_or(self.labels.salt() ^ self.guid().high()));
+        while state.all.iter().any(|spare| spare.record.id == id) {
             id = mixed(id);
         }
+        state.last_id = Some(id);
         id
     }
 
