@@ -143,8 +143,9 @@ impl Campaign {
             let unwanted =
                 !self.args.theme.is_empty() && !self.args.theme.iter().any(|wanted| wanted == theme);
             let plain = self.args.mirrors && history.copies == 1 || self.args.verbs && !history.verbs;
-            // They are new, and a failure of theirs should tell of a change, not of the seed: they run when somebody asks.
-            let unasked = history.verbs && !self.args.mirrors && !self.args.verbs;
+            // Not all of them pass yet (docs/TESTING.md): of many seeds they run if somebody asks for them.
+            let asked = self.args.mirrors || self.args.verbs || self.args.seeds == 1;
+            let unasked = history.verbs && !asked;
             if unwanted || plain || unasked {
                 continue;
             }
