@@ -561,14 +561,14 @@ def test_plans_change_nothing_and_tell_what_would_happen(pool):
     refused("is a device of the pool already", "replace", first, first)
     none_yet = first.with_name("none yet")
     assert str(none_yet) in plan("attach", first, none_yet, "--size", "256M") and not none_yet.exists()
-    used = f"{first} would have no mirror"
+    alone = f"{first} would have no mirror"
     told = plan("attach", first, second)
     assert f"{second} would be a mirror of {first}, and get " in told and "could lose 1 of 2 devices" in told
     told = plan("replace", first, second)
     assert f"{first} would stay until then" in told and f"{second} would have no mirror" in told
     pool.pagefold("attach", pool.pool, first, second, "--wait")
-    assert used in plan("detach", second)
-    assert used in plan("offline", second)
+    assert alone in plan("detach", second)
+    assert alone in plan("offline", second)
     assert "could lose 2 of 3 devices" in plan("attach", second, third)
     assert "could lose 1 of 2 devices" in plan("replace", second, third)
     pool.pagefold("offline", pool.pool, second)

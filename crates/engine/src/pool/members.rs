@@ -297,12 +297,14 @@ fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Candidates> {
         }
         let own = label.membership.entry(label.device);
         let (birth, state) = own.map_or((0, None), |entry| (entry.birth, Some(entry.state)));
-        let member = Member::of(one, label.clone());
-        let member = member.map_err(|error| {
-            let first = if state == Some(MemberState::Filling) { &mut unfilled } else { &mut unsound };
-            first.get_or_insert(error);
-        });
-        let member = member.ok();
+        let member = match Member::of(one, label.clone()) {
+            Ok(member) => Some(member),
+            Err(error) => {
+                let first = if state == Some(MemberState::Filling) { &mut unfilled } else { &mut unsound };
+                first.get_or_insert(error);
+                None
+            }
+        };
         let key = (label.device, birth);
         let new = Candidate { device: Arc::clone(&device), label, member };
         if let Some(twin) = found.insert(key, new) {
@@ -404,12 +406,12 @@ fn place(
     if !rescue && !stale.iter().all(|member| was_left(member, &newest.standing(), &borrowed)) {
         return Err(stale_error(&stale, &newest));
     }
-    for candidate in &mut candidates {
-        // Others than these name a root after which the device may have got more than anybody knows.
+    if !rescue {
+        // Superblocks of others name a root after which the device may have got more than anybody knows.
         let standing = newest.standing();
-        candidate
-            .member
-            .take_if(|member| !rescue && !member.is_current(&newest) && !is_behind(member, &standing));
+        for candidate in &mut candidates {
+            candidate.member.take_if(|member| !member.is_current(&newest) && !is_behind(member, &standing));
+        }
     }
     let mut placed = Placed { rest: candidates, ..Placed::default() };
     for group in 0..groups.numbers {
