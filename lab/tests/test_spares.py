@@ -165,6 +165,8 @@ def test_a_spare_steps_in_for_a_device_that_reads_wrong_and_for_one_that_is_miss
     with Pool(run, 256 * MIB) as pool:
         second = beside(pool, "second")
         pool.pagefold("attach", pool.pool, pool.device, second, "--wait")
+        # A scrub follows.
+        pool.pagefold("scrub", "--status", "--wait", pool.pool)
         pool.pagefold("add", pool.pool, "spare", beside(pool, "spare"))
         (pool.mountpoint / "file").write_bytes(os.urandom(32 * MIB))
         pool.unmount()

@@ -3,7 +3,8 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -103,6 +104,49 @@ fn an_idle_pool_tells_of_what_was_deleted() {
     assert!(pool.totals().checkpoints <= before + 1);
     running.stop();
     assert!(is_whole(&pool, 4, 700));
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
+}
+
+/// What is deleted while a checkpoint is under way waits for another one.
+#[test]
+fn an_idle_pool_tells_of_what_was_deleted_during_a_checkpoint() {
+    let (device, pool) = fresh(300);
+    pool.set_autotrim(true);
+    write(&pool, 4, 7000);
+    write(&pool, 5, 7000);
+    pool.checkpoint(false).unwrap();
+    let running = pool.run().unwrap();
+    punch(&pool, 4);
+    pool.sync().unwrap();
+    let (flushes, is_deleted) = (device.stats().counts().flushes, Arc::new(AtomicBool::new(false)));
+    let (weak, deleted) = (Arc::downgrade(&device), Arc::clone(&is_deleted));
+    let (reached, is_reached) = mpsc::channel();
+    // The first call after a flush is the superblock's: the checkpoint knows what it frees.
+    device.watch(move || {
+        if weak.upgrade().is_some_and(|device| device.stats().counts().flushes > flushes) {
+            let _ = reached.send(());
+            let until = Instant::now() + Duration::from_secs(3);
+            while !deleted.load(Ordering::Acquire) && Instant::now() < until {
+                sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    is_reached.recv_timeout(Duration::from_secs(60)).unwrap();
+    punch(&pool, 5);
+    // Commits are made in the background.
+    let dead = pool.totals().commits;
+    let until = Instant::now() + Duration::from_secs(2);
+    while pool.totals().commits == dead && Instant::now() < until {
+        sleep(Duration::from_millis(1));
+    }
+    is_deleted.store(true, Ordering::Release);
+    device.watch(|| ());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while device.stats().counts().discarded_bytes < 14000 * u64::from(PAGE) - 3 * CHUNK {
+        assert!(Instant::now() < deadline, "{:?}", device.stats().counts());
+        sleep(Duration::from_millis(20));
+    }
+    running.stop();
     assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
 }
 

@@ -275,7 +275,6 @@ impl Pool {
     fn trim_loop(&self) {
         let mut traffic = Traffic::default();
         let mut looked = Instant::now();
-        let mut left = 0;
         let mut rest = MAINTENANCE_INTERVAL;
         while self.rested(rest) {
             rest = MAINTENANCE_INTERVAL;
@@ -283,13 +282,10 @@ impl Pool {
             if work.begun.duration_since(looked) >= AUTOTRIM_INTERVAL {
                 looked = work.begun;
                 traffic.observe(self, work.begun);
-                if traffic.idle_since.is_some() {
-                    match self.free_for_autotrim(left) {
-                        Ok(now_left) => left = now_left,
-                        Err(error) => {
-                            tracing::error!(%error, "a checkpoint for what is to be discarded failed");
-                        }
-                    }
+                if traffic.idle_since.is_some()
+                    && let Err(error) = self.free_for_autotrim()
+                {
+                    tracing::error!(%error, "a checkpoint for what is to be discarded failed");
                 }
             }
             let rate = self.trim_status().rate;

@@ -144,21 +144,19 @@ impl Pool {
     }
 
     /// Makes a checkpoint if that frees chunks that autotrim then discards: an idle pool makes none by itself, however much
-    /// was deleted. `left` is the number of chunks that the last such checkpoint could not free; the new one is returned.
+    /// was deleted.
     ///
     /// # Errors
     /// Those of a checkpoint.
-    pub(super) fn free_for_autotrim(&self, left: u64) -> Result<u64> {
-        let waiting = || self.chunks.pending_free() + self.shared.segments.dead_chunks();
+    pub(super) fn free_for_autotrim(&self) -> Result<()> {
         if !self.autotrim() || !self.any_discards() || self.shared.check_writable().is_err() {
-            return Ok(left);
+            return Ok(());
         }
-        let found = waiting();
-        if found < left + CHECKPOINT_CHUNKS {
-            return Ok(left.min(found));
+        let open = self.log.lock().writer.position().segment;
+        if self.chunks.pending_free() + self.shared.segments.dead_chunks(open) < CHECKPOINT_CHUNKS {
+            return Ok(());
         }
-        self.checkpoint(false)?;
-        Ok(waiting())
+        self.checkpoint(false)
     }
 
     fn discard_some(&self, which: Untrimmed, most: u64) -> Result<Option<u64>> {

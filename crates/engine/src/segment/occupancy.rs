@@ -173,13 +173,14 @@ impl Occupancy {
         }
     }
 
-    /// Returns the number of chunks, of those that are ranked, in which all records are dead.
-    pub(super) fn dead_chunks(&self) -> u64 {
+    /// Returns the number of chunks, of those that are ranked, in which all records are dead and all segments are older
+    /// than `open`.
+    pub(super) fn dead_chunks(&self, open: u64) -> u64 {
         let lowest = self.levels.first().into_iter().flatten();
-        let is_dead = |(_, chunk): &&(u64, Chunk)| {
-            self.chunks.get(*chunk).is_some_and(|occupied| occupied.held_bytes == 0)
-        };
-        lowest.filter(is_dead).count() as u64
+        let older = lowest.take_while(|(youngest, _)| *youngest < open);
+        older
+            .filter(|(_, chunk)| self.chunks.get(*chunk).is_some_and(|occupied| occupied.held_bytes == 0))
+            .count() as u64
     }
 
     fn level(&mut self, number: usize) -> &mut BTreeSet<(u64, Chunk)> {

@@ -446,10 +446,11 @@ impl Segments {
         self.inner.read().page_bytes(page)
     }
 
-    /// Returns the number of chunks in which all records are dead: the next checkpoint frees them, apart from those that
-    /// the log is being written to. (After a pool was opened, chunks are left out that are not ranked yet.)
-    pub(crate) fn dead_chunks(&self) -> u64 {
-        self.inner.read().occupancy.dead_chunks()
+    /// Returns the number of chunks that a checkpoint frees now: all of their records are dead, and their segments are
+    /// older than `open`, to which the log is being written. (After a pool was opened, chunks are left out that are not
+    /// ranked yet.)
+    pub(crate) fn dead_chunks(&self, open: u64) -> u64 {
+        self.inner.read().occupancy.dead_chunks(open)
     }
 
     /// Returns what is in a chunk; `None` if nothing is.
