@@ -82,7 +82,47 @@ fn a_failed_flush_is_told_to_every_group_under_way() {
 }
 
 #[test]
+fn a_caller_that_may_wait_commits_himself() {
+    let (device, pool) = fresh(256);
+    let background = pool.run().unwrap();
+    // Until then, whoever syncs commits himself anyway.
+    while !committers_are_there(&pool) {
+        std::thread::yield_now();
+    }
+    for n in 0..20 {
+        put(&pool, n);
+        let (told, by) = channel();
+        let then = Box::new(move |synced: pagefold_engine::Result<()>| {
+            synced.unwrap();
+            told.send(std::thread::current().id()).unwrap();
+        });
+        pool.dataset().sync_then(Caller::MayWait, then);
+        assert_eq!(by.try_recv().unwrap(), std::thread::current().id());
+    }
+    background.stop();
+    drop(pool);
+    let pool = open(&Arc::new(device.crash(&mut |_| 0)));
+    assert!((0..20).all(|n| pool.dataset().get(&key(n)).unwrap().is_some()));
+}
+
+/// Returns true if threads commit for those who must not wait.
+fn committers_are_there(pool: &Pool) -> bool {
+    put(pool, 1000);
+    let (told, by) = channel();
+    let then = Box::new(move |_| told.send(std::thread::current().id()).unwrap());
+    pool.dataset().sync_then(Caller::MustNotWait, then);
+    by.recv().unwrap() != std::thread::current().id()
+}
+
+#[test]
 fn threads_answer_everybody_once_and_keep_what_they_acknowledged() {
+    for callers in [[Caller::MustNotWait; 2], [Caller::MayWait; 2], [Caller::MustNotWait, Caller::MayWait]] {
+        everybody_is_answered_once(callers);
+    }
+}
+
+/// Writers sync as callers of both kinds, by turns.
+fn everybody_is_answered_once(callers: [Caller; 2]) {
     const WRITERS: u64 = 12;
     const EACH: u64 = 40;
     let (device, pool) = fresh(256);
@@ -98,7 +138,7 @@ fn threads_answer_everybody_once_and_keep_what_they_acknowledged() {
                     let (done, wait) = channel();
                     let acknowledged = Arc::clone(&acknowledged);
                     pool.dataset().sync_then(
-                        Caller::MustNotWait,
+                        callers[(n % 2) as usize],
                         Box::new(move |synced| {
                             synced.unwrap();
                             acknowledged.lock().unwrap().push(n);

@@ -126,18 +126,20 @@ impl Before {
         if bases_of(record)?.get(..) != bases.get(..kept - 1) {
             return Err(Error::corrupt("delta", "it has other bases than its tree says"));
         }
-        let mut decoded = Vec::new();
-        let was: &[u8] = match &self.recent {
+        let decoded = || {
+            let mut page = vec![0; page.len()];
+            decode(record, &AtHand(shared, self), &mut page).map(|()| PageBuf::from(page))
+        };
+        let was = match &self.recent {
             // It is of the page's newest record.
-            Some(recent) if kept == addrs.len() && recent.len() == page.len() => recent,
-            _ => {
-                decoded.resize(page.len(), 0);
-                decode(record, &AtHand(shared, self), &mut decoded)?;
-                &decoded
+            Some(recent) if kept == addrs.len() && recent.len() == page.len() => {
+                debug_assert!(decoded()? == *recent, "a recent page is not what its record gives");
+                PageBuf::clone(recent)
             }
+            _ => decoded()?,
         };
         let mut delta = Vec::new();
-        Ok(encode_delta(was, bases, page, squeeze, &mut delta).then_some((delta, kept)))
+        Ok(encode_delta(&was, bases, page, squeeze, &mut delta).then_some((delta, kept)))
     }
 
     /// As [`Before::delta`]; an error counts as no delta.
