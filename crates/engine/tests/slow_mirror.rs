@@ -111,3 +111,17 @@ fn reads_that_all_devices_fail_now_and_then_are_made_again() {
     let devices = all.iter().map(|one| Arc::clone(one) as Arc<dyn Device>).collect();
     has(&Pool::open_on(devices, &options()).unwrap(), PAGES, 1);
 }
+
+#[test]
+fn a_device_is_closed_when_the_last_request_to_it_is_done() {
+    let (mut all, pool) = open_bad([0, 200_000], [0, 0]);
+    let slow = Arc::downgrade(&all.remove(1));
+    pool.scrub_start(1, 0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| pool.scrub_step(2).unwrap());
+        thread::sleep(Duration::from_millis(50));
+        pool.offline(1).unwrap();
+        pool.close_device(1).unwrap();
+        assert_eq!(slow.strong_count(), 0, "reads of it are under way");
+    });
+}

@@ -479,11 +479,10 @@ impl Devices {
         device.is_some_and(|device| self.reopen(number, device))
     }
 
-    /// Closes a device that is not written any more.
-    pub(crate) fn release(&self, number: u16) {
-        if let Some((group, _)) = self.find(number) {
-            group.release(number);
-        }
+    /// Lets go of a device that is not written any more, and returns it; `None` if it is not here.
+    pub(crate) fn release(&self, number: u16) -> Option<Arc<dyn Device>> {
+        let (group, _) = self.find(number)?;
+        group.release(number)
     }
 
     /// Returns the path of a device, or the one that it had while it was here.

@@ -316,14 +316,15 @@ impl Group {
         true
     }
 
-    /// Closes the device of a member that is not written any more, once those who use it now have done so.
-    pub(super) fn release(&self, number: u16) {
+    /// Lets go of the device of a member that is not written any more, and returns it; `None` if it is not here. Those
+    /// who use it now still do.
+    pub(super) fn release(&self, number: u16) -> Option<Arc<dyn Device>> {
         let mut members = self.members.write();
         let member =
-            members.iter_mut().find(|member| member.number == number && !member.state().is_written());
-        if let Some(member) = member {
-            *member = Arc::new(member.without_device());
-        }
+            members.iter_mut().find(|member| member.number == number && !member.state().is_written())?;
+        let device = member.device().cloned();
+        *member = Arc::new(member.without_device());
+        device
     }
 
     /// Returns the state of a member, and what it lacks: both as of one moment.

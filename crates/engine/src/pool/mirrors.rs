@@ -8,6 +8,8 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::Pool;
 use super::create::{check_members, check_size};
@@ -23,6 +25,11 @@ use crate::{Error, Result};
 // A region is part of one chunk, or reserved: labels and superblocks, of which each device has its own, are not copied.
 const _: () =
     assert!(RESERVED_BYTES.is_multiple_of(REGION_BYTES) && CHUNK_BYTES.is_multiple_of(REGION_BYTES));
+
+/// Time for which closing a device waits for the requests to it.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two looks.
+const CLOSE_PAUSE: Duration = Duration::from_millis(5);
 
 /// State of the last filling of a device since the pool was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -249,15 +256,22 @@ impl Pool {
         Ok(number)
     }
 
-    /// Closes a device that is not in use, so that others may open it.
+    /// Closes a device that is not in use, so that others may open it. Waits for requests to it that are under way.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is in use.
+    /// [`Error::Invalid`] if it is in use; [`Error::Busy`] if requests do not end.
     pub fn close_device(&self, device: u16) -> Result<()> {
         if self.state_of(device)?.1.is_written() {
             return Err(Error::Invalid("it is in use".into()));
         }
-        self.shared.devices.release(device);
+        let Some(closed) = self.shared.devices.release(device) else { return Ok(()) };
+        let until = Instant::now() + CLOSE_PATIENCE;
+        while Arc::strong_count(&closed) > 1 {
+            if Instant::now() >= until {
+                return Err(Error::Busy("it has not answered all requests yet; try again later".into()));
+            }
+            thread::sleep(CLOSE_PAUSE);
+        }
         Ok(())
     }
 

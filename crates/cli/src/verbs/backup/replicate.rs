@@ -203,7 +203,7 @@ impl Loop {
         let there = source.there()?;
         let has = |name: &String| there.iter().any(|figures| snapshot_of(figures) == name);
         let last = self.replica.snapshot.clone().filter(has);
-        let next = Next::of(&source, &there)?;
+        let next = Next::of(&source, &there, last.as_deref())?;
         // It is written before the upload, so that the snapshot can be given up even if this process is killed. If it
         // cannot be written, the backup is made all the same, and the write at the end of the cycle tells why.
         self.replica.sending = Some(next.snapshot.clone());
@@ -356,16 +356,33 @@ struct Next {
 }
 
 impl Next {
-    /// Returns the snapshot whose backup was begun, or a new one.
-    fn of(source: &BackupSource<'_>, there: &[DatasetFigures]) -> Result<Self> {
+    /// Returns the snapshot whose backup was begun, or a new one. `last` is the one that the repository has.
+    fn of(source: &BackupSource<'_>, there: &[DatasetFigures], last: Option<&str>) -> Result<Self> {
         let ours = source.ours(there);
         let Some(snapshot) = source.begun(&ours)? else {
+            Self::make_room(source, there, last)?;
             let as_of_ms = now_ms();
             return Ok(Self { snapshot: source.make(there)?, as_of_ms });
         };
         let created = ours.iter().find(|figures| snapshot_of(figures) == snapshot);
         let as_of_ms = created.map_or(0, |figures| figures.created.saturating_mul(1000));
         Ok(Self { snapshot, as_of_ms })
+    }
+
+    /// Destroys snapshots that processes left that were killed, so that there is one besides the new one (L1): `last`, or
+    /// else the one with which the new one is compared.
+    fn make_room(source: &BackupSource<'_>, there: &[DatasetFigures], last: Option<&str>) -> Result<()> {
+        let ours = source.ours(there);
+        if ours.iter().all(|figures| Some(snapshot_of(figures)) == last) {
+            return Ok(());
+        }
+        let newest = if last.is_none() { source.newest(there, "")? } else { None };
+        let stays = last.or(newest.as_deref());
+        for left in ours.into_iter().map(snapshot_of).filter(|left| Some(*left) != stays) {
+            // The end of the cycle tries again, and tells of what stays.
+            source.destroy(left).ok();
+        }
+        Ok(())
     }
 
     /// Sends the changes since `last`, or since the newest backup that can be used; sends nothing if nothing has
