@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, PageRange, Pool, create_on};
-use pagefold_engine::record::{bases_of, is_delta};
+use pagefold_engine::record::{Codec, bases_of, is_delta};
 
 const PAGE: usize = 8192;
 const OBJECT: u64 = 5;
@@ -386,4 +386,70 @@ fn a_pool_that_is_nearly_full_makes_no_deltas() {
     change(&pool, OBJECT, &mut content, 3);
     assert_eq!(pool.totals().pages_delta, before);
     assert_eq!(read(&pool, OBJECT, 0), content);
+}
+
+/// Text that ends differently for each seed.
+fn line(seed: u64, len_bytes: usize) -> Vec<u8> {
+    let words =
+        ["begin ", "insert into orders ", "values ", "commit ", "analyze ", "2026-11-29 ", "update ", "xid "];
+    noise(seed, len_bytes)
+        .iter()
+        .flat_map(|byte| words[usize::from(byte % 8)].bytes())
+        .take(len_bytes)
+        .collect()
+}
+
+/// Writes over `content` by quarters of pages, each of which somebody waits for.
+fn write_over(pool: &Pool, content: &mut [u8], seed: u64) {
+    for at in (0..content.len()).step_by(PAGE / 4) {
+        let part = line(seed + at as u64, PAGE / 4);
+        content[at..at + PAGE / 4].copy_from_slice(&part);
+        write(pool, OBJECT, at, &part);
+        assert_eq!(read(pool, OBJECT, at / PAGE), content[at / PAGE * PAGE..][..PAGE]);
+    }
+}
+
+fn assert_has(pool: &Pool, content: &[u8]) {
+    for (page, expected) in content.chunks_exact(PAGE).enumerate() {
+        assert_eq!(read(pool, OBJECT, page), expected);
+    }
+}
+
+/// The tail of a log is coded fast while it grows, and small when it is quiet.
+#[test]
+fn what_is_written_in_haste_is_coded_again_when_it_is_quiet() {
+    let (device, pool) = new_pool();
+    let codec = |page| Codec::from_id(top(&pool, OBJECT, page)[0]).unwrap();
+    let in_haste = || (0..8).filter(|page| matches!(codec(*page), Codec::Lz4 | Codec::DeltaLz4)).count();
+    let quiet = || {
+        pool.age_pages();
+        pool.age_pages();
+        while pool.code_quiet().unwrap().is_some() {}
+    };
+    let mut content = line(1, 8 * PAGE);
+    write(&pool, OBJECT, 0, &content);
+    assert_eq!(codec(0), Codec::Zstd);
+    write_over(&pool, &mut content, 100);
+    assert_eq!(in_haste(), 8);
+    assert_eq!(pool.code_quiet().unwrap(), None);
+    pool.age_pages();
+    assert_eq!(pool.code_quiet().unwrap(), None);
+    let part = line(7, 100);
+    content[..100].copy_from_slice(&part);
+    write(&pool, OBJECT, 0, &part);
+    pool.age_pages();
+    while pool.code_quiet().unwrap().is_some() {}
+    assert_eq!((in_haste(), codec(7)), (1, Codec::Zstd));
+    quiet();
+    assert_eq!((in_haste(), codec(0)), (0, Codec::Zstd));
+    assert_has(&pool, &content);
+    // A record that a snapshot has, too, stays: another one would be one more.
+    write_over(&pool, &mut content, 200);
+    pool.snapshot(&[""], "one", 1).unwrap();
+    quiet();
+    assert_eq!(in_haste(), 8);
+    assert_has(&pool, &content);
+    assert_sound(&pool);
+    drop(pool);
+    assert_has(&open(&device), &content);
 }

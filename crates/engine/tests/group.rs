@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use pagefold_engine::Key;
-use pagefold_engine::dataset::{Change, Synced};
+use pagefold_engine::dataset::{Caller, Change, Synced};
 use pagefold_engine::device::{InjectedFault, SimOp};
 use pagefold_engine::pool::Pool;
 
@@ -31,7 +31,7 @@ fn without_threads_the_caller_commits() {
     let (device, pool) = fresh(256);
     put(&pool, 1);
     let (then, answer) = waiter();
-    pool.dataset().sync_then(then);
+    pool.dataset().sync_then(Caller::MustNotWait, then);
     assert!(answer.try_recv().unwrap());
     drop(pool);
     let device = Arc::new(device.crash(&mut |_| 0));
@@ -77,7 +77,7 @@ fn a_failed_flush_is_told_to_every_group_under_way() {
     assert!(pool.end_commit(two).is_err());
     assert!(!first.try_recv().unwrap() && !second.try_recv().unwrap());
     let (then, later) = waiter();
-    pool.dataset().sync_then(then);
+    pool.dataset().sync_then(Caller::MustNotWait, then);
     assert!(!later.try_recv().unwrap());
 }
 
@@ -97,11 +97,14 @@ fn threads_answer_everybody_once_and_keep_what_they_acknowledged() {
                     put(pool, n);
                     let (done, wait) = channel();
                     let acknowledged = Arc::clone(&acknowledged);
-                    pool.dataset().sync_then(Box::new(move |synced| {
-                        synced.unwrap();
-                        acknowledged.lock().unwrap().push(n);
-                        done.send(()).unwrap();
-                    }));
+                    pool.dataset().sync_then(
+                        Caller::MustNotWait,
+                        Box::new(move |synced| {
+                            synced.unwrap();
+                            acknowledged.lock().unwrap().push(n);
+                            done.send(()).unwrap();
+                        }),
+                    );
                     wait.recv().unwrap();
                 }
             });
@@ -119,7 +122,7 @@ fn threads_answer_everybody_once_and_keep_what_they_acknowledged() {
     assert_eq!(acknowledged.lock().unwrap().len() as u64, WRITERS * EACH);
     let (then, last) = waiter();
     put(&pool, WRITERS * EACH);
-    pool.dataset().sync_then(then);
+    pool.dataset().sync_then(Caller::MustNotWait, then);
     background.stop();
     assert!(last.recv().unwrap());
 }

@@ -107,7 +107,7 @@ fn an_idle_pool_tells_of_what_was_deleted() {
     assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
 }
 
-/// What is deleted while a checkpoint is under way waits for another one.
+/// Data that is deleted while a checkpoint is under way waits for another one.
 #[test]
 fn an_idle_pool_tells_of_what_was_deleted_during_a_checkpoint() {
     let (device, pool) = fresh(300);

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 
 use pagefold_engine::dataset::journal::aside;
-use pagefold_engine::dataset::{Change, Dataset, Reaper, accepted_bytes};
+use pagefold_engine::dataset::{Caller, Change, Dataset, Reaper, accepted_bytes};
 use pagefold_engine::limits::RECORDSIZE_DEFAULT;
 
 use crate::codec::{COUNTER_KEY, HEADER_KEY, Header, Inode, decode_counter, flag, is_recordsize};
@@ -219,8 +219,8 @@ impl Fs {
 
     /// Calls `then` when everything accepted before is durable, whatever the dataset's policy about waiting for that
     /// is.
-    pub fn settle_then(&self, then: impl FnOnce(Result<()>) + Send + 'static) {
-        self.dataset.settle_then(Box::new(|settled| then(settled.map_err(FsError::from))));
+    pub fn settle_then(&self, caller: Caller, then: impl FnOnce(Result<()>) + Send + 'static) {
+        self.dataset.settle_then(caller, Box::new(|settled| then(settled.map_err(FsError::from))));
     }
 
     pub(crate) fn want_dir(&self, inode: &Inode) -> Result<()> {

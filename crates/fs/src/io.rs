@@ -12,7 +12,7 @@ mod seek;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use pagefold_engine::dataset::{Attempt, Change, PageFetch};
+use pagefold_engine::dataset::{Attempt, Caller, Change, PageFetch};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT};
 
 use crate::codec::{Inode, flag, is_recordsize};
@@ -283,11 +283,16 @@ impl Fs {
     }
 
     /// As [`Fs::fsync`], for callers that have something else to do: calls `then` with the outcome, possibly later and
-    /// on another thread. Does not wait if [`Fs::syncs_at_once`] returns true.
-    pub fn fsync_then(&self, ino: Ino, datasync: bool, then: impl FnOnce(Result<()>) + Send + 'static) {
+    /// on another thread. Does not wait if [`Fs::syncs_at_once`] returns true, unless `caller` may.
+    pub fn fsync_then(
+        &self,
+        (ino, datasync): (Ino, bool),
+        caller: Caller,
+        then: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
         let ready = self.node(ino).and_then(|node| if datasync { Ok(()) } else { self.flush_time(&node) });
         match ready {
-            Ok(()) => self.dataset.sync_then(Box::new(|synced| then(synced.map_err(FsError::from)))),
+            Ok(()) => self.dataset.sync_then(caller, Box::new(|synced| then(synced.map_err(FsError::from)))),
             Err(error) => then(Err(error)),
         }
     }

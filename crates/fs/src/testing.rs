@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Caller, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::error::{Error, Result};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, VALUE_BYTES_MAX};
 use pagefold_engine::pool::Unreadable;
@@ -384,7 +384,7 @@ impl Dataset for MemDataset {
         Ok(())
     }
 
-    fn sync_then(&self, then: Synced) {
+    fn sync_then(&self, _: Caller, then: Synced) {
         then(self.sync());
     }
 

@@ -1,6 +1,7 @@
 //! Runs requests that may wait: for a device, for a flush, for each other.
 
 use crate::limits::{BLOCKING_IDLE, READ_THREADS_MAX, WAIT_THREADS_MAX};
+use pagefold_engine::dataset::Caller;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, OnceLock};
 use std::{collections::VecDeque, fmt, thread};
@@ -80,6 +81,11 @@ impl Blocking {
     /// waiting.
     pub fn is_inline(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// Returns what the transport's own threads may do.
+    pub(crate) fn caller(&self) -> Caller {
+        if self.is_inline() { Caller::MayWait } else { Caller::MustNotWait }
     }
 
     /// Runs `job`. With a pool it returns at once; jobs beyond the number of threads wait in order.

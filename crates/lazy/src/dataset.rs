@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagefold_backup::{BlockRef, Contents, Requests};
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Caller, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::record::decode;
 use pagefold_engine::{Error, Key, Result};
 use parking_lot::{Mutex, RwLock};
@@ -262,7 +262,7 @@ impl Dataset for BackupDataset {
         Ok(())
     }
 
-    fn sync_then(&self, then: Synced) {
+    fn sync_then(&self, _: Caller, then: Synced) {
         then(Ok(()));
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use pagefold_engine::dataset::journal::aside;
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Caller, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::{Error, Key, Result};
 
 use crate::absent::{Absent, Amended, Run, changes as stored};
@@ -365,12 +365,12 @@ impl Dataset for Overlay {
         self.upper.sync()
     }
 
-    fn sync_then(&self, then: Synced) {
-        self.upper.sync_then(then);
+    fn sync_then(&self, caller: Caller, then: Synced) {
+        self.upper.sync_then(caller, then);
     }
 
-    fn settle_then(&self, then: Synced) {
-        self.upper.settle_then(then);
+    fn settle_then(&self, caller: Caller, then: Synced) {
+        self.upper.settle_then(caller, then);
     }
 
     fn space(&self) -> Space {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Caller, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::{Key, Result};
 
 use crate::absent::{END, ORIGIN_KEY};
@@ -65,11 +65,11 @@ impl Dataset for Unmarked {
     fn sync(&self) -> Result<()> {
         self.0.sync()
     }
-    fn sync_then(&self, then: Synced) {
-        self.0.sync_then(then);
+    fn sync_then(&self, caller: Caller, then: Synced) {
+        self.0.sync_then(caller, then);
     }
-    fn settle_then(&self, then: Synced) {
-        self.0.settle_then(then);
+    fn settle_then(&self, caller: Caller, then: Synced) {
+        self.0.settle_then(caller, then);
     }
     fn space(&self) -> Space {
         self.0.space()

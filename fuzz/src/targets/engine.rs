@@ -9,7 +9,8 @@ use pagefold_engine::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use pagefold_engine::pool::label::{Label, Superblock};
 use pagefold_engine::pool::{CreateOptions, Guid, SpareLabel, create_on};
 use pagefold_engine::record::{
-    Compression, Encoder, ModelId, Models, NoModels, Record, bases_of, decode, encode_delta, logical_len,
+    Compression, Encoder, ModelId, Models, NoModels, Record, Squeeze, bases_of, decode, encode_delta,
+    logical_len,
 };
 use pagefold_engine::segment::{
     DirEntry, Directory, LiveMap, PageIds, Part, Parts, Segment, Segments, decode_page,
@@ -470,7 +471,7 @@ impl Models for Known {
         match addr {
             FULL => drop(Encoder::new().encode(&changed_page(0), Compression::Lz4, &mut record)),
             CHANGED => {
-                encode_delta(&changed_page(0), &[FULL], &changed_page(1), true, &mut record);
+                encode_delta(&changed_page(0), &[FULL], &changed_page(1), Squeeze::Small, &mut record);
             }
             other => return NoModels.base(other),
         }
@@ -485,12 +486,12 @@ pub(super) fn delta_seeds() -> Vec<Vec<u8>> {
         record
     };
     let mut of_both = Vec::new();
-    encode_delta(&changed_page(1), &[FULL, CHANGED], &changed_page(2), false, &mut of_both);
+    encode_delta(&changed_page(1), &[FULL, CHANGED], &changed_page(2), Squeeze::No, &mut of_both);
     let mut moved = changed_page(1);
     moved.rotate_left(64);
     let mut squeezed = Vec::new();
-    encode_delta(&changed_page(1), &[FULL, CHANGED], &moved, true, &mut squeezed);
-    vec![of_full(false), of_full(true), of_both, squeezed]
+    encode_delta(&changed_page(1), &[FULL, CHANGED], &moved, Squeeze::Small, &mut squeezed);
+    vec![of_full(Squeeze::No), of_full(Squeeze::Fast), of_full(Squeeze::Small), of_both, squeezed]
 }
 
 /// Decodes a delta whose bases are there. The result must not depend on the former content of the page.

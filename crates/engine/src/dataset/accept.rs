@@ -174,8 +174,7 @@ impl LiveDataset {
                     }
                     _ if Fresh::covers(&fresh.punched, object, page) => {}
                     _ => {
-                        let devices = &self.shared.devices;
-                        self.read_pages(devices, object, record_size, page * size, &mut base)?;
+                        self.read_base(object, record_size, page, &mut base)?;
                     }
                 }
                 if let Some(target) = base.get_mut(within..within + len) {

@@ -18,7 +18,7 @@ use super::dead::DeadBlocks;
 use super::pending::{PageBuf, Pending};
 use super::shared::{Beyond, ROOMY_BYTES, Shared, Shortage};
 use super::usage::{UsageDelta, UsageTable};
-use super::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
+use super::{Attempt, Caller, Change, Dataset, Reapers, Space, Synced, Usage};
 use crate::limits::TREE_LEVELS_MAX;
 use crate::tree::{Applied, Edit, Tree, Value};
 use crate::{Key, Ptr, Result};
@@ -405,9 +405,9 @@ impl Dataset for LiveDataset {
         self.shared.committer()?.commit(true)
     }
 
-    fn sync_then(&self, then: Synced) {
+    fn sync_then(&self, caller: Caller, then: Synced) {
         match self.shared.committer() {
-            Ok(committer) => committer.commit_then(then),
+            Ok(committer) => committer.commit_then(caller, then),
             Err(error) => then(Err(error)),
         }
     }

@@ -48,6 +48,7 @@ mod read;
 mod read_amplification;
 mod ready;
 mod reapers;
+mod recent;
 pub mod redo;
 mod references;
 mod rescue;
@@ -155,6 +156,15 @@ pub struct Space {
     pub thin: Option<Thin>,
 }
 
+/// The bounds of a caller's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// It may wait for devices.
+    MayWait,
+    /// Others wait for it.
+    MustNotWait,
+}
+
 /// Callback that receives the outcome of a sync. It must not wait for another sync.
 pub type Synced = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -208,13 +218,14 @@ pub trait Dataset: Send + Sync {
     fn sync(&self) -> Result<()>;
 
     /// As [`Dataset::sync`], for callers that have other work to do: `then` is called with the outcome, possibly later
-    /// and on another thread.
-    fn sync_then(&self, then: Synced);
+    /// and on another thread. A caller that may wait commits for others, too, if nobody else does: no other thread has
+    /// to be woken.
+    fn sync_then(&self, caller: Caller, then: Synced);
 
     /// As [`Dataset::sync_then`], but durability is reached even where the policy of a dataset lets `sync` return
     /// without it.
-    fn settle_then(&self, then: Synced) {
-        self.sync_then(then);
+    fn settle_then(&self, caller: Caller, then: Synced) {
+        self.sync_then(caller, then);
     }
 
     /// Returns the space of the pool as this dataset sees it.

@@ -63,11 +63,41 @@ impl LiveDataset {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<()> {
+        let rest = &mut |_: &[PagePart<'_>]| {};
+        self.read_planned(devices, (object, record_size), offset, buf, rest)
+    }
+
+    /// Reads a page of which a part is to be written. Its content is remembered with its record: its delta needs it.
+    pub(super) fn read_base(&self, object: u64, record_size: u32, page: u64, buf: &mut [u8]) -> Result<()> {
+        let mut of = None;
+        let offset = page * u64::from(record_size);
+        self.read_planned(&self.shared.devices, (object, record_size), offset, buf, &mut |parts| {
+            of = match parts.first().map(|part| &part.source) {
+                Some(PageSource::Record(addr, _) | PageSource::Fetch(Ptr { addr, .. })) => Some(*addr),
+                _ => None,
+            };
+        })?;
+        if let Some(addr) = of {
+            self.shared.recent.hold(addr, &PageBuf::from(&*buf));
+        }
+        Ok(())
+    }
+
+    /// Reads, and shows each plan to `planned`; the last one is what was read.
+    fn read_planned(
+        &self,
+        devices: &Devices,
+        (object, record_size): (u64, u32),
+        offset: u64,
+        buf: &mut [u8],
+        planned: &mut dyn FnMut(&[PagePart<'_>]),
+    ) -> Result<()> {
         check_record_size(record_size)?;
         count(&self.shared.counters.read_bytes, buf.len() as u64);
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let parts = self.plan(object, record_size, offset, buf, true)?;
+            planned(&parts);
             match self.fill(devices, (object, record_size), parts) {
                 // The place of a record that was freed meanwhile looks damaged or unknown; the next plan finds its
                 // successor.
@@ -180,10 +210,13 @@ impl LiveDataset {
             let source = match (page, ptr) {
                 (Some(page), _) => PageSource::Page(page),
                 (None, None) => PageSource::Zeros,
-                (None, Some(ptr)) => {
-                    let cached = self.shared.cache.get(ptr.addr);
-                    cached.map_or(PageSource::Fetch(ptr), |record| PageSource::Record(ptr.addr, record))
-                }
+                (None, Some(ptr)) => match self.shared.recent.get(ptr.addr) {
+                    Some(page) => PageSource::Page(page),
+                    None => {
+                        let cached = self.shared.cache.get(ptr.addr);
+                        cached.map_or(PageSource::Fetch(ptr), |record| PageSource::Record(ptr.addr, record))
+                    }
+                },
             };
             parts.push(PagePart { source, within, out });
             rest = tail;

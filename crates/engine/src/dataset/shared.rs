@@ -11,11 +11,12 @@ use super::journal::Journal;
 use super::models::ModelTable;
 use super::read_amplification::ReadAmplification;
 use super::reapers::Reapers;
+use super::recent::RecentPages;
 use super::room::{Room, RoomRequest};
 use super::thin::ThinTerms;
 use super::throttle::Throttle;
 use super::waits::Waits;
-use super::{Space, Synced};
+use super::{Caller, Space, Synced};
 use crate::device::Devices;
 use crate::error::DamagedAt;
 use crate::faults::{FaultKind, Subject};
@@ -36,7 +37,7 @@ pub trait Commit: Send + Sync {
     /// Returns when every change accepted before the call is in the log, and, with `durable`, on stable storage.
     fn commit(&self, durable: bool) -> Result<()>;
     /// Calls `then` when every change accepted before the call is on stable storage: now or later, on any thread.
-    fn commit_then(&self, then: Synced);
+    fn commit_then(&self, caller: Caller, then: Synced);
     /// Wakes the background committer, because there is something worth committing soon. Never blocks.
     fn nudge(&self);
     /// Cleans until there is room for `wanted` (`Shared::has_room`).
@@ -226,6 +227,8 @@ pub(crate) struct Shared {
     pub nodes: Arc<NodeCache>,
     /// Cache of records, as they are stored.
     pub cache: RecordCache,
+    /// Pages of the last small durable commits, and pages of which parts were written.
+    pub recent: RecentPages,
     /// Models of pages.
     pub models: ModelTable,
     /// Bounds that follow from the size of the pool.
@@ -305,6 +308,7 @@ impl Shared {
             in_flight: Mutex::default(),
             landed: Condvar::default(),
             counters: Counters::default(),
+            recent: RecentPages::default(),
             read_amplification: ReadAmplification::default(),
             reapers: Reapers::default(),
             compression: RwLock::new(Compression::default()),

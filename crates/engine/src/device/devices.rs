@@ -479,7 +479,7 @@ impl Devices {
         device.is_some_and(|device| self.reopen(number, device))
     }
 
-    /// Lets go of a device that is not written any more, and returns it; `None` if it is not here.
+    /// Gives up a device that is not written any more, and returns it; `None` if it is not here.
     pub(crate) fn release(&self, number: u16) -> Option<Arc<dyn Device>> {
         let (group, _) = self.find(number)?;
         group.release(number)

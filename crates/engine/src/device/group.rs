@@ -316,7 +316,7 @@ impl Group {
         true
     }
 
-    /// Lets go of the device of a member that is not written any more, and returns it; `None` if it is not here. Those
+    /// Gives up the device of a member that is not written any more, and returns it; `None` if it is not here. Those
     /// who use it now still do.
     pub(super) fn release(&self, number: u16) -> Option<Arc<dyn Device>> {
         let mut members = self.members.write();

@@ -36,6 +36,8 @@ const FILL_SHARE_BUSY: u32 = 3;
 const AUTOTRIM_SHARE: u32 = 8;
 /// Time between two looks whether a checkpoint is to be made for what is to be discarded.
 const AUTOTRIM_INTERVAL: Duration = Duration::from_secs(2);
+/// A page that was coded in haste is quiet if it was not written for this long, and at most twice that.
+const QUIET_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The time that a step in the background works. While its requests wait for their turns it takes nothing from anybody:
 /// that time does not count for its share.
@@ -229,12 +231,13 @@ impl Pool {
         }
     }
 
-    /// Fills devices that lack something, empties those that leave, and balances devices; rests after each step. Takes up
-    /// growth of devices, if that is wanted, and lets spares step in.
+    /// Fills devices that lack something, empties those that leave, balances devices, and codes pages again that were
+    /// coded in haste; rests after each step. Takes up growth of devices, if that is wanted, and lets spares step in.
     fn fill_loop(&self) {
         let mut traffic = Traffic::default();
         let mut rest = MAINTENANCE_INTERVAL;
         let mut measured: Option<Instant> = None;
+        let mut aged = Instant::now();
         let mut told = String::new();
         while self.rested(rest) {
             let work = Work::begin();
@@ -252,7 +255,12 @@ impl Pool {
                 }
                 told = failed;
             }
-            let steps = [Self::fill_step, Self::removal_step, Self::balance_step];
+            if work.begun.duration_since(aged) >= QUIET_INTERVAL {
+                aged = work.begun;
+                self.age_pages();
+            }
+            let code_quiet = |pool: &Self, _: u64| pool.code_quiet();
+            let steps = [Self::fill_step, Self::removal_step, Self::balance_step, code_quiet];
             let none_yet = |done: &Result<Option<u64>>| matches!(done, Ok(None));
             let step = steps.iter().map(|step| step(self, now_s())).find(|done| !none_yet(done));
             let step = step.unwrap_or(Ok(None));
@@ -263,7 +271,7 @@ impl Pool {
                 Ok(Some(_)) if traffic.idle_since.is_some() => Duration::ZERO,
                 Ok(Some(_)) => work.elapsed() * (FILL_SHARE_BUSY - 1),
                 Err(error) => {
-                    tracing::error!(%error, "filling a device, or moving what lies on one, failed");
+                    tracing::error!(%error, "filling a device, moving what lies on one, or coding a quiet page failed");
                     COMMIT_INTERVAL
                 }
             };

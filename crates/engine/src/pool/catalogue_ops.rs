@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Pool;
 use super::catalogue::Catalogue;
+use super::commit::Waiting;
 use super::quotas;
 use super::rebase::is_target;
 use super::send::is_hidden;
@@ -574,7 +575,7 @@ impl Pool {
         self.shared.check_writable()?;
         let accepted = self.shared.accepted.load(Ordering::Acquire);
         let taken = self.take_accepted(&log);
-        self.finish(&mut log, &taken, accepted, false)?;
+        self.finish(&mut log, &taken, accepted, Waiting::Nobody)?;
         let position = log.writer.position();
         let mut catalogue = self.catalogue.write();
         let ops = plan(&catalogue, Addr::new(position.segment, position.slots).raw())?;
@@ -613,6 +614,6 @@ impl Pool {
         let accepted = self.shared.accepted.load(Ordering::Acquire);
         let taken = self.take_accepted(&log);
         drop(gate);
-        self.finish(&mut log, &taken, accepted, false)
+        self.finish(&mut log, &taken, accepted, Waiting::Nobody)
     }
 }

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use super::commit::Waiting;
 use super::copies::Copies;
 use super::label::Superblock;
 use super::lacks::Lacks;
@@ -139,7 +140,7 @@ impl Pool {
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
         let taken = self.take_accepted(&log);
-        self.finish(&mut log, &taken, accepted, false)?;
+        self.finish(&mut log, &taken, accepted, Waiting::Nobody)?;
         for dataset in self.datasets.read().iter() {
             dataset.settle_usage()?;
         }

@@ -18,10 +18,12 @@ pub(super) struct Coded {
     pub(super) stored: PageRecord,
     /// Number of the page's former records that are bases of this one.
     pub(super) kept: u8,
+    /// True if it was coded fast instead of small ([`super::in_haste`]).
+    pub(super) in_haste: bool,
 }
 
 impl Coded {
     pub(super) fn full(stored: PageRecord) -> Self {
-        Self { stored, kept: 0 }
+        Self { stored, kept: 0, in_haste: false }
     }
 }

@@ -20,6 +20,21 @@ const GROWTH_PAGES_MIN: u64 = 1 << 20;
 /// Fewer pages than this are encoded by the committing thread alone.
 const PARALLEL_PAGES: usize = 16;
 
+/// A commit of at most this many pages, for which somebody waits, codes pages fast that change again
+/// or in part, and remembers its pages ([`super::in_haste`]).
+const HURRIED_PAGES: usize = 8;
+
+/// Who waits for a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// Nobody waits for it to be durable.
+    Nobody,
+    /// Callers wait for it to be durable.
+    Several,
+    /// One caller waits: if its batch is durable as soon as it is written, nothing has to be flushed.
+    One,
+}
+
 /// Accepted changes that a commit takes: each dataset with its own, in the order of their numbers.
 pub(super) type TakenChanges = Vec<(Arc<LiveDataset>, Arc<Pending>)>;
 
@@ -50,17 +65,16 @@ impl Pool {
         taken
     }
 
-    /// Brings what was taken into the log and its pages into the trees; `alone` as in
-    /// [`crate::wal::LogWriter::append`].
+    /// Brings what was taken into the log and its pages into the trees.
     pub(super) fn finish(
         &self,
         log: &mut Log,
         taken: &TakenChanges,
         accepted: u64,
-        alone: bool,
+        waiting: Waiting,
     ) -> Result<()> {
         let before = self.nodes.dirty_bytes();
-        let written = if taken.is_empty() { Ok(false) } else { self.write(log, taken, alone) };
+        let written = if taken.is_empty() { Ok(false) } else { self.write(log, taken, waiting) };
         match &written {
             Ok(durable) => {
                 self.note_growth(taken, before);
@@ -106,15 +120,17 @@ impl Pool {
         dataset: &LiveDataset,
         pending: &'a Pending,
         records: &mut Vec<Rec>,
+        hurried: bool,
     ) -> Result<EncodedPages<'a>> {
         let mut pages: Vec<((u64, u64), &PageBuf)> =
             pending.pages.iter().map(|(key, buf)| (*key, buf)).collect();
         pages.sort_unstable_by_key(|(key, _)| *key);
         let codecs = dataset.codecs(pages.iter().map(|((object, _), _)| *object));
         let models = self.current_models(dataset.id, &pages, &codecs);
-        let befores = self.befores(dataset, &pages, &pending.plain, &models)?;
+        let befores = self.befores(dataset, &pages, &pending.plain, &models, hurried)?;
         let coded = self.encode_pages(&pages, &befores, &codecs, &models);
         self.note_deltas(dataset.id, &pages, &befores, &coded);
+        self.note_haste(dataset.id, &pages, &befores, &coded);
         self.watch_pages(dataset.id, &pages, &coded, &codecs, &models);
         let kept = coded.iter().map(|coded| coded.kept).collect();
         let stored: Vec<bool> = coded.iter().map(|coded| coded.stored.is_some()).collect();
@@ -134,15 +150,24 @@ impl Pool {
         codecs: &Codecs,
         models: &Current,
     ) -> Vec<Coded> {
+        let no_models = Current::new();
+        let may_hurry = self.may_hurry();
         let one = |(((object, _), page), before): (&((u64, u64), &PageBuf), &Option<Before>)| {
             let compression = codecs.of(*object);
-            let full = || encode_page(*object, page, compression, models);
+            let full = |compression, models| encode_page(*object, page, compression, models);
+            let small = || full(compression, models);
             match before {
+                Some(before) if before.is_urgent() && may_hurry => {
+                    let gains = !matches!(compression, Compression::Off | Compression::Lz4);
+                    let fast = if gains { Compression::Lz4 } else { compression };
+                    let record = || full(fast, if gains { &no_models } else { models });
+                    before.encode_fast(&self.shared, page, compression, (record, gains))
+                }
                 Some(before) => {
                     let model = models.get(object).map(|(id, _)| *id);
-                    before.encode(&self.shared, page, (Self::squeezes(compression), model), full)
+                    before.encode(&self.shared, page, (compression, model), small)
                 }
-                None => Coded::full(full()),
+                None => Coded::full(small()),
             }
         };
         if pages.len() < PARALLEL_PAGES {
@@ -153,9 +178,12 @@ impl Pool {
 
     /// Writes what was taken to the log, and puts its pages into the trees. Returns whether all of the log is on stable
     /// storage already.
-    fn write(&self, log: &mut Log, taken: &TakenChanges, alone: bool) -> Result<bool> {
+    fn write(&self, log: &mut Log, taken: &TakenChanges, waiting: Waiting) -> Result<bool> {
         let mut records = Vec::new();
-        let parts = taken.iter().map(|(dataset, pending)| self.encode(dataset, pending, &mut records));
+        let hurried = waiting != Waiting::Nobody
+            && taken.iter().map(|(_, pending)| pending.pages.len()).sum::<usize>() <= HURRIED_PAGES;
+        let parts =
+            taken.iter().map(|(dataset, pending)| self.encode(dataset, pending, &mut records, hurried));
         let parts = parts.collect::<Result<Vec<EncodedPages<'_>>>>()?;
         let mut runs = Vec::new();
         let appended = log.writer.append(
@@ -173,7 +201,7 @@ impl Pool {
                 }
                 ops
             },
-            alone,
+            waiting == Waiting::One,
         )?;
         let counters = &self.shared.counters;
         let pages: usize = parts.iter().map(|part| part.pages.len()).sum();
@@ -201,6 +229,14 @@ impl Pool {
                 let (of, rest) = pages.split_at_checked(run.ptrs.len()).unwrap_or_default();
                 let had = dataset.put_pages(run)?;
                 self.count_rewrites(run, of, &had);
+                if hurried {
+                    let recent = run.ptrs.iter().zip(of);
+                    recent.for_each(|(ptr, (_, page))| {
+                        if let Some(ptr) = ptr {
+                            self.shared.recent.hold(ptr.addr, page);
+                        }
+                    });
+                }
                 pages = rest;
             }
             dataset.bound_usage()?;

@@ -15,12 +15,13 @@ use pagefold_codec::Model;
 
 use super::Pool;
 use super::coded::{Coded, Current, PageRecord};
+use super::commit::Waiting;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::{LiveDataset, Shared};
 use crate::device::IoClass;
 use crate::limits::BASES_MAX;
 use crate::record::{
-    Compression, ModelId, Models, Record, bases_of, decode, delta_pays, encode_delta, model_of,
+    Compression, ModelId, Models, Record, Squeeze, bases_of, decode, delta_pays, encode_delta, model_of,
 };
 use crate::{Addr, Error, Key, Ptr, Result};
 
@@ -79,6 +80,10 @@ impl Attempts {
 /// The records of a page before it is overwritten: its bases and its own record, all in memory.
 pub(super) struct Before {
     records: Vec<(Addr, Record)>,
+    /// The page that they give, if it is in memory.
+    recent: Option<PageBuf>,
+    /// True if somebody waits for a small commit.
+    hurried: bool,
 }
 
 /// Finds models in the pool, and bases among the records of one page.
@@ -99,14 +104,19 @@ impl Models for AtHand<'_> {
 
 impl Before {
     /// Returns `None` if one of the records is not in memory.
-    fn at_hand(shared: &Shared, bases: &[Ptr], top: Ptr) -> Option<Self> {
+    fn at_hand(shared: &Shared, bases: &[Ptr], top: Ptr, hurried: bool) -> Option<Self> {
         let records = bases.iter().chain([&top]).map(|ptr| Some((ptr.addr, shared.cache.at_hand(ptr.addr)?)));
-        Some(Self { records: records.collect::<Option<_>>()? })
+        Some(Self { records: records.collect::<Option<_>>()?, recent: shared.recent.get(top.addr), hurried })
+    }
+
+    /// Returns true if somebody waits for the page, of which a part was written, or which was committed just before.
+    pub(super) const fn is_urgent(&self) -> bool {
+        self.hurried && self.recent.is_some()
     }
 
     /// Returns the delta of `page` and the number of records that it is based on; `None` if `page` has none that is
     /// worth it.
-    fn delta(&self, shared: &Shared, page: &[u8], squeeze: bool) -> Result<Option<(Vec<u8>, usize)>> {
+    fn delta(&self, shared: &Shared, page: &[u8], squeeze: Squeeze) -> Result<Option<(Vec<u8>, usize)>> {
         let addrs: Vec<Addr> = self.records.iter().map(|(addr, _)| *addr).collect();
         // If the page has as many bases as it may, the next delta is based on the full record alone.
         let kept = if addrs.len() <= BASES_MAX { addrs.len() } else { 1 };
@@ -116,31 +126,69 @@ impl Before {
         if bases_of(record)?.get(..) != bases.get(..kept - 1) {
             return Err(Error::corrupt("delta", "it has other bases than its tree says"));
         }
-        let mut was = vec![0; page.len()];
-        decode(record, &AtHand(shared, self), &mut was)?;
+        let mut decoded = Vec::new();
+        let was: &[u8] = match &self.recent {
+            // It is of the page's newest record.
+            Some(recent) if kept == addrs.len() && recent.len() == page.len() => recent,
+            _ => {
+                decoded.resize(page.len(), 0);
+                decode(record, &AtHand(shared, self), &mut decoded)?;
+                &decoded
+            }
+        };
         let mut delta = Vec::new();
-        Ok(encode_delta(&was, bases, page, squeeze, &mut delta).then_some((delta, kept)))
+        Ok(encode_delta(was, bases, page, squeeze, &mut delta).then_some((delta, kept)))
     }
 
-    /// Encodes `page` as a delta if that pays beside a full record, and else as `full` does. `squeeze` is true if
-    /// deltas may be compressed; `model` is the one that codes full records of the object now.
+    /// As [`Before::delta`]; an error counts as no delta.
+    fn delta_or_none(&self, shared: &Shared, page: &[u8], squeeze: Squeeze) -> Option<(Vec<u8>, usize)> {
+        self.delta(shared, page, squeeze).unwrap_or_else(|error| {
+            // Damage is reported to those who read the page; this commit replaces it.
+            tracing::warn!(%error, "a page is stored in full, since what it was cannot be decoded");
+            None
+        })
+    }
+
+    /// Encodes `page` as a delta if that pays beside the full record that it had, and else as `full` does, in the least
+    /// time. The second of `full` is true if its record should be coded again later.
+    pub(super) fn encode_fast(
+        &self,
+        shared: &Shared,
+        page: &[u8],
+        compression: Compression,
+        (full, in_haste): (impl FnOnce() -> PageRecord, bool),
+    ) -> Coded {
+        let squeeze = if compression == Compression::Off { Squeeze::No } else { Squeeze::Fast };
+        if let (Some((delta, kept)), Some((_, lowest))) =
+            (self.delta_or_none(shared, page, squeeze), self.records.first())
+            && delta_pays(delta.len(), self.base_bytes(kept), lowest.len())
+        {
+            return Coded { stored: Some((delta, None)), kept: kept as u8, in_haste: false };
+        }
+        Coded { stored: full(), kept: 0, in_haste }
+    }
+
+    /// Returns the bytes of the first `kept` records.
+    fn base_bytes(&self, kept: usize) -> usize {
+        self.records.iter().take(kept).map(|(_, record)| record.len()).sum()
+    }
+
+    /// Encodes `page` as a delta if that pays beside a full record, and else as `full` does. `model` is the one that
+    /// codes full records of the object now.
     pub(super) fn encode(
         &self,
         shared: &Shared,
         page: &[u8],
-        (squeeze, model): (bool, Option<ModelId>),
+        (compression, model): (Compression, Option<ModelId>),
         full: impl FnOnce() -> PageRecord,
     ) -> Coded {
-        let delta = self.delta(shared, page, squeeze).unwrap_or_else(|error| {
-            // Damage is reported to those who read the page; this commit replaces it.
-            tracing::warn!(%error, "a page is stored in full, since what it was cannot be decoded");
-            None
-        });
+        let squeeze = if compression == Compression::Off { Squeeze::No } else { Squeeze::Small };
+        let delta = self.delta_or_none(shared, page, squeeze);
         let (Some((delta, kept)), Some((_, lowest))) = (delta, self.records.first()) else {
             return Coded::full(full());
         };
-        let base_bytes: usize = self.records.iter().take(kept).map(|(_, record)| record.len()).sum();
-        let take = |delta| Coded { stored: Some((delta, None)), kept: kept as u8 };
+        let base_bytes = self.base_bytes(kept);
+        let take = |delta| Coded { stored: Some((delta, None)), kept: kept as u8, in_haste: false };
         // A new full record would take about as much as the present one, unless that is from before the model.
         let like_now = model.is_none() || model_of(lowest) == model;
         if like_now
@@ -171,6 +219,7 @@ impl Pool {
         pages: &[((u64, u64), &PageBuf)],
         plain: &HashSet<(u64, u64)>,
         models: &Current,
+        hurried: bool,
     ) -> Result<Vec<Option<Before>>> {
         let mut befores: Vec<Option<Before>> = Vec::with_capacity(pages.len());
         let space = self.shared.space();
@@ -186,17 +235,23 @@ impl Pool {
                 befores.extend(run.iter().map(|_| None));
                 continue;
             }
-            let wanted: Vec<bool> = {
+            // True if a delta is tried; and if one is for a page that is urgent.
+            let wanted: Vec<(bool, bool)> = {
                 let mut attempts = self.attempts.lock();
                 let of = (dataset.id, *object);
                 let mut may = |page: &PageBuf| {
-                    attempts.wants(of) && !self.shared.read_amplification.pay(of, page.len())
+                    let wanted = attempts.wants(of);
+                    let owes = (wanted || hurried) && self.shared.read_amplification.pay(of, page.len());
+                    (wanted && !owes, hurried && !owes)
                 };
-                run.iter().map(|(key, page)| !plain.contains(key) && may(page)).collect()
+                let none = (false, false);
+                run.iter().map(|(key, page)| if plain.contains(key) { none } else { may(page) }).collect()
             };
             let end = first.saturating_add(run.len() as u64);
             // Page numbers beyond those of any file have no keys for bases.
-            if !wanted.contains(&true) || Key::base(*object, end, 0).kind != Key::BASE {
+            if !wanted.iter().any(|(may, urgent)| *may || *urgent)
+                || Key::base(*object, end, 0).kind != Key::BASE
+            {
                 befores.extend(run.iter().map(|_| None));
                 continue;
             }
@@ -207,16 +262,17 @@ impl Pool {
             } else {
                 Default::default()
             };
-            befores.extend((*first..).zip(&tops).zip(&wanted).map(|((page, top), wanted)| {
-                let top = top.filter(|_| *wanted)?;
+            let is_recent = |top: Ptr| self.shared.recent.get(top.addr).is_some();
+            befores.extend((*first..).zip(&tops).zip(&wanted).map(|((page, top), (may, urgent))| {
+                let top = top.filter(|top| *may || (*urgent && is_recent(*top)))?;
                 let bases = bases.get(&page).map(Vec::as_slice).unwrap_or_default();
-                Before::at_hand(&self.shared, bases, top)
+                Before::at_hand(&self.shared, bases, top, hurried)
             }));
         }
         Ok(befores)
     }
 
-    /// Notes for each object whether its pages gave deltas.
+    /// Notes for each object whether its pages gave deltas. Those that are urgent are always tried.
     pub(super) fn note_deltas(
         &self,
         dataset: u64,
@@ -226,7 +282,7 @@ impl Pool {
     ) {
         let mut attempts = self.attempts.lock();
         for ((((object, _), _), before), coded) in pages.iter().zip(befores).zip(coded) {
-            if before.is_some() {
+            if before.as_ref().is_some_and(|before| !before.is_urgent()) {
                 attempts.note((dataset, *object), coded.kept > 0);
             }
         }
@@ -253,42 +309,53 @@ impl Pool {
         let at_once = (EXPANDED_BYTES / u64::from(record_size)).max(1) as usize;
         let mut expanded = 0;
         for pages in chained.chunks(at_once) {
-            let mut ready = Vec::with_capacity(pages.len());
+            let mut own = Vec::with_capacity(pages.len());
             for (page, bases) in pages {
-                if dataset.any_is_shared(bases)? {
-                    continue;
+                if !dataset.any_is_shared(bases)? {
+                    own.push(*page);
                 }
-                let mut top = [None];
-                dataset.tree.pages(object, *page, &mut top)?;
-                let mut content = vec![0; record_size as usize];
-                let offset = page * u64::from(record_size);
-                dataset.read_as(IoClass::Recompression, (object, record_size), offset, &mut content)?;
-                // `LiveDataset::plain` finds out whether the content is of that record: it compares the page's record
-                // with `top`.
-                let [Some(top)] = top else { continue };
-                ready.push((*page, top, PageBuf::from(content)));
             }
-            self.prepare_commit()?;
-            let mut log = self.log.lock();
-            self.check_failed()?;
-            let gate = self.shared.gate.write();
-            if dataset.takes_no_changes.load(Ordering::Relaxed) {
-                // The dataset was destroyed meanwhile.
-                return Ok(expanded);
-            }
-            for (page, top, content) in ready {
-                expanded += u64::from(dataset.plain((object, page), top, content)?);
-            }
-            let accepted = self.shared.accepted.load(Ordering::Acquire);
-            let taken = self.take_accepted(&log);
-            drop(gate);
-            self.finish(&mut log, &taken, accepted, false)?;
+            expanded += self.store_in_full(dataset, (object, record_size), &own)?;
         }
         Ok(expanded)
     }
 
-    /// Returns true if deltas may be compressed.
-    pub(super) fn squeezes(compression: Compression) -> bool {
-        compression != Compression::Off
+    /// Stores pages of `object` again, in full, through the log. Returns the number of those that had the same record
+    /// until then, which nothing else has.
+    pub(super) fn store_in_full(
+        &self,
+        dataset: &LiveDataset,
+        (object, record_size): (u64, u32),
+        pages: &[u64],
+    ) -> Result<u64> {
+        let mut ready = Vec::with_capacity(pages.len());
+        for page in pages {
+            let mut top = [None];
+            dataset.tree.pages(object, *page, &mut top)?;
+            let mut content = vec![0; record_size as usize];
+            let offset = page * u64::from(record_size);
+            dataset.read_as(IoClass::Recompression, (object, record_size), offset, &mut content)?;
+            // `LiveDataset::plain` finds out whether the content is of that record: it compares the page's record
+            // with `top`.
+            let [Some(top)] = top else { continue };
+            ready.push((*page, top, PageBuf::from(content)));
+        }
+        self.prepare_commit()?;
+        let mut log = self.log.lock();
+        self.check_failed()?;
+        let gate = self.shared.gate.write();
+        if dataset.takes_no_changes.load(Ordering::Relaxed) {
+            // The dataset was destroyed meanwhile.
+            return Ok(0);
+        }
+        let mut stored = 0;
+        for (page, top, content) in ready {
+            stored += u64::from(dataset.plain((object, page), top, content)?);
+        }
+        let accepted = self.shared.accepted.load(Ordering::Acquire);
+        let taken = self.take_accepted(&log);
+        drop(gate);
+        self.finish(&mut log, &taken, accepted, Waiting::Nobody)?;
+        Ok(stored)
     }
 }

@@ -6,8 +6,11 @@
 
 use std::sync::atomic::Ordering;
 
+use parking_lot::MutexGuard;
+
 use super::Pool;
-use crate::dataset::{Commit, RoomRequest, Synced, count};
+use super::commit::Waiting;
+use crate::dataset::{Caller, Commit, RoomRequest, Synced, count};
 use crate::{Error, Result};
 
 /// The turn to write to the log, and the callers that wait.
@@ -63,7 +66,7 @@ impl Commit for Pool {
         self.check_failed()
     }
 
-    fn commit_then(&self, then: Synced) {
+    fn commit_then(&self, caller: Caller, then: Synced) {
         let target = self.shared.accepted.load(Ordering::Acquire);
         if self.durable.load(Ordering::Acquire) >= target {
             return then(self.check_failed());
@@ -74,8 +77,18 @@ impl Commit for Pool {
             return then(self.commit(true));
         }
         turn.waiters.push(then);
-        if turn.is_due() {
-            self.work.notify_one();
+        if !turn.is_due() {
+            return;
+        }
+        match caller {
+            Caller::MustNotWait => drop(self.work.notify_one()),
+            Caller::MayWait => {
+                let turn = self.commit_waiters(turn);
+                // A group that waited for this one to end.
+                if turn.is_due() {
+                    self.work.notify_one();
+                }
+            }
         }
     }
 
@@ -156,21 +169,27 @@ impl Pool {
                 self.work.wait(&mut turn);
                 continue;
             }
-            turn.writing = true;
-            let mut group = std::mem::take(&mut turn.waiters);
-            drop(turn);
-            let target = self.shared.accepted.load(Ordering::Acquire);
-            let alone = group.len() == 1;
-            let written = self.lead(target, Some((&mut group, alone)));
-            let waiting = group.len();
-            self.turn.lock().flying += waiting;
-            self.pass_turn();
-            if let Err(error) = self.end_commit(Flight { written, group }) {
-                tracing::error!(%error, "a commit failed");
-            }
-            turn = self.turn.lock();
-            turn.flying -= waiting;
+            turn = self.commit_waiters(turn);
         }
+    }
+
+    /// Commits for the group that is due.
+    fn commit_waiters<'a>(&'a self, mut turn: MutexGuard<'a, Turn>) -> MutexGuard<'a, Turn> {
+        turn.writing = true;
+        let mut group = std::mem::take(&mut turn.waiters);
+        drop(turn);
+        let target = self.shared.accepted.load(Ordering::Acquire);
+        let alone = group.len() == 1;
+        let written = self.lead(target, Some((&mut group, alone)));
+        let waiting = group.len();
+        self.turn.lock().flying += waiting;
+        self.pass_turn();
+        if let Err(error) = self.end_commit(Flight { written, group }) {
+            tracing::error!(%error, "a commit failed");
+        }
+        let mut turn = self.turn.lock();
+        turn.flying -= waiting;
+        turn
     }
 
     /// Has the committing threads end when nobody waits any more.
@@ -215,17 +234,17 @@ impl Pool {
         if self.committed.load(Ordering::Acquire) >= target {
             return Ok(target);
         }
-        let alone = durable.is_some_and(|(group, alone)| {
+        let waiting = durable.map_or(Waiting::Nobody, |(group, alone)| {
             let waiters = &mut self.turn.lock().waiters;
             let alone = alone && waiters.is_empty();
             group.append(waiters);
-            alone
+            if alone { Waiting::One } else { Waiting::Several }
         });
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
         let taken = self.take_accepted(&log);
         drop(gate);
-        self.finish(&mut log, &taken, accepted, alone)?;
+        self.finish(&mut log, &taken, accepted, waiting)?;
         Ok(accepted)
     }
 

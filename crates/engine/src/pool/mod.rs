@@ -62,6 +62,7 @@ pub mod fuzzing;
 mod group;
 mod identity;
 mod image;
+mod in_haste;
 pub mod label;
 mod lacks;
 mod late;
@@ -176,6 +177,7 @@ use clean::Cleaner;
 use copies::CopiesState;
 use deltas::Attempts;
 use group::Turn;
+use in_haste::InHaste;
 use models::Watch;
 use rewrites::RewriteCounters;
 use roster::Labels;
@@ -250,6 +252,8 @@ pub struct Pool {
     sought: Mutex<Option<(u64, u64)>>,
     /// Success of deltas.
     attempts: Mutex<Attempts>,
+    /// Pages that were coded fast, to be coded again.
+    in_haste: Mutex<InHaste>,
     rewrites: RewriteCounters,
     /// Signalled when somebody has written to the log.
     passed: Condvar,

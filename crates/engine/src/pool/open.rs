@@ -443,6 +443,7 @@ impl OpeningPool {
             watch: Mutex::default(),
             sought: Mutex::new(Some((0, 0))),
             attempts: Mutex::default(),
+            in_haste: Mutex::default(),
             rewrites: super::rewrites::RewriteCounters::default(),
             passed: Condvar::new(),
             work: Condvar::new(),

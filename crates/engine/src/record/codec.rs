@@ -26,6 +26,8 @@ pub enum Codec {
     DeltaRuns,
     /// Zstandard frame with the page before as its prefix.
     DeltaZstd,
+    /// LZ4 block of the runs of bytes that differ from the page before.
+    DeltaLz4,
 }
 
 /// The reason why a codec gave nothing.
@@ -51,6 +53,7 @@ impl Codec {
             4 => Some(Self::Deflate),
             128 => Some(Self::DeltaRuns),
             129 => Some(Self::DeltaZstd),
+            130 => Some(Self::DeltaLz4),
             _ => registry().by_codec(id).map(Self::Page),
         }
     }
@@ -67,6 +70,7 @@ impl Codec {
             Self::Page(format) => format.codec().unwrap_or(0),
             Self::DeltaRuns => 128,
             Self::DeltaZstd => 129,
+            Self::DeltaLz4 => 130,
         }
     }
 
@@ -78,13 +82,13 @@ impl Codec {
     /// Returns true if its records are deltas, which name their bases. [`Codec::compress`] and [`Codec::decompress`]
     /// refuse such codecs.
     pub(super) const fn has_bases(self) -> bool {
-        matches!(self, Self::DeltaRuns | Self::DeltaZstd)
+        matches!(self, Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4)
     }
 
     /// Returns the most bytes that [`Codec::compress`] makes of `len_bytes`.
     pub(super) fn bound(self, len_bytes: usize) -> usize {
         match self {
-            Self::Raw | Self::Page(_) | Self::DeltaRuns | Self::DeltaZstd => len_bytes,
+            Self::Raw | Self::Page(_) | Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4 => len_bytes,
             // LZ4_COMPRESSBOUND.
             Self::Lz4 => len_bytes + len_bytes / 255 + 16,
             Self::Zstd => zstd_safe::compress_bound(len_bytes),
@@ -119,7 +123,7 @@ impl Codec {
                 dst.get_mut(..coded.len()).ok_or("no room")?.copy_from_slice(&coded);
                 Ok(coded.len())
             }
-            Self::DeltaRuns | Self::DeltaZstd => Err(NEEDS_MORE),
+            Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4 => Err(NEEDS_MORE),
             Self::Deflate => DEFLATE_ENCODER.with_borrow_mut(|slot| {
                 let compressor = match slot {
                     Some((l, compressor)) if *l == level => compressor,
@@ -159,7 +163,7 @@ impl Codec {
                 let decoded = format.decode_alone(payload, out);
                 decoded.map(|()| out.len()).map_err(|_| "not numbers of its length")
             }
-            Self::DeltaRuns | Self::DeltaZstd => Err(NEEDS_MORE),
+            Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4 => Err(NEEDS_MORE),
             Self::Deflate => DEFLATE_DECODER.with_borrow_mut(|decoder| {
                 decoder.deflate_decompress(payload, out).map_err(|_| "not a DEFLATE stream of its length")
             }),
@@ -178,6 +182,7 @@ impl fmt::Debug for Codec {
             Self::Page(format) => format.fmt(f),
             Self::DeltaRuns => f.write_str("DeltaRuns"),
             Self::DeltaZstd => f.write_str("DeltaZstd"),
+            Self::DeltaLz4 => f.write_str("DeltaLz4"),
         }
     }
 }

@@ -8,7 +8,7 @@
 //! | count | varint, 1..=[`BASES_MAX`] |
 //! | first base | raw address, varint |
 //! | further bases | raw address less the one before, zigzag |
-//! | change | by codec: runs, or a frame of zstd |
+//! | change | by codec: runs, runs as a block of LZ4, or a frame of zstd |
 //!
 //! Runs: per run the number of bytes that stay as they were (varint), the number of bytes that differ (varint), and
 //! these. What follows the last run stays, up to the logical length; zeros follow it. A frame of zstd holds the whole
@@ -39,12 +39,24 @@ const PROBES: usize = 32;
 /// Level of zstd.
 const LEVEL: i32 = 1;
 
+/// How the change in a delta is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Squeeze {
+    /// Not at all.
+    No,
+    /// By LZ4, for pages that change again at once: their next delta or full record takes this one's place.
+    Fast,
+    /// By zstd.
+    Small,
+}
+
 /// Scratch memory of a thread.
 struct Scratch {
     encode: CCtx<'static>,
     decode: DCtx<'static>,
     frame: Vec<u8>,
     page: Vec<u8>,
+    runs: Vec<u8>,
 }
 
 thread_local! {
@@ -58,6 +70,7 @@ fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
             decode: DCtx::create(),
             frame: Vec::new(),
             page: Vec::new(),
+            runs: Vec::new(),
         }))
     })
 }
@@ -133,31 +146,47 @@ fn apply(codec: Codec, change: &[u8], page: &mut [u8], logical_bytes: usize) -> 
     if logical_bytes > page.len() {
         return Err(bad("it is longer than its page"));
     }
-    if codec == Codec::DeltaZstd {
-        with_scratch(|scratch| scratch.decompress(change, page, logical_bytes))
-            .map_err(|()| bad("not a frame of zstd"))?;
-    } else {
-        let mut reader = Reader::new(change, "delta");
-        let mut at = 0_usize;
-        while reader.remaining() > 0 {
-            let (same, other) = (reader.varint_u32()? as usize, reader.varint_u32()? as usize);
-            let bytes = reader.take(other)?;
-            let run = at.checked_add(same).and_then(|from| Some(from..from.checked_add(other)?));
-            let run =
-                run.filter(|run| run.end <= logical_bytes).ok_or_else(|| bad("a run is out of range"))?;
-            at = run.end;
-            page.get_mut(run).ok_or_else(|| bad("a run is out of range"))?.copy_from_slice(bytes);
+    match codec {
+        Codec::DeltaZstd => with_scratch(|scratch| scratch.decompress(change, page, logical_bytes))
+            .map_err(|()| bad("not a frame of zstd"))?,
+        Codec::DeltaLz4 => {
+            let mut runs = with_scratch(|scratch| std::mem::take(&mut scratch.runs));
+            // Runs take less than the page.
+            runs.resize(page.len(), 0);
+            let applied = match Codec::Lz4.decompress(change, &mut runs) {
+                Ok(len) => apply_runs(runs.get(..len).unwrap_or_default(), page, logical_bytes),
+                Err(why) => Err(bad(why)),
+            };
+            with_scratch(|scratch| scratch.runs = runs);
+            applied?;
         }
+        _ => apply_runs(change, page, logical_bytes)?,
     }
     page.get_mut(logical_bytes..).unwrap_or_default().fill(0);
+    Ok(())
+}
+
+/// Puts the bytes of runs into `page`.
+fn apply_runs(runs: &[u8], page: &mut [u8], logical_bytes: usize) -> Result<()> {
+    let bad = || Error::corrupt("delta", "a run is out of range");
+    let mut reader = Reader::new(runs, "delta");
+    let mut at = 0_usize;
+    while reader.remaining() > 0 {
+        let (same, other) = (reader.varint_u32()? as usize, reader.varint_u32()? as usize);
+        let bytes = reader.take(other)?;
+        let run = at.checked_add(same).and_then(|from| Some(from..from.checked_add(other)?));
+        let run = run.filter(|run| run.end <= logical_bytes).ok_or_else(bad)?;
+        at = run.end;
+        page.get_mut(run).ok_or_else(bad)?.copy_from_slice(bytes);
+    }
     Ok(())
 }
 
 /// Appends to `out` the record of `page` as a change of `before`, a page of the same length that the records at `bases`
 /// give. The record was decoded and compared. Returns false and leaves `out` as it was if the change takes half a page
 /// or more, if the page is all zeros, or if there are no bases or too many. Gives up early if the pages have little in
-/// common. `squeeze` allows zstd.
-pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: bool, out: &mut Vec<u8>) -> bool {
+/// common.
+pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: Squeeze, out: &mut Vec<u8>) -> bool {
     let logical = without_trailing_zeros(page);
     let limit = page.len() / 2;
     if bases.is_empty() || bases.len() > BASES_MAX || logical.is_empty() || before.len() != page.len() {
@@ -177,15 +206,27 @@ pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: bool, o
     let change = out.len();
     let fits = append_runs(before, logical, limit, out);
     let runs = if fits { out.len() - change } else { usize::MAX };
-    let squeezable = squeeze && page.len() <= ZSTD_PAGE_MAX && runs > RUNS_BYTES_FINE;
-    if squeezable && (fits || alike(before, logical)) {
+    if fits && squeeze == Squeeze::Fast && runs > RUNS_BYTES_FINE {
+        let squeezed = with_scratch(|scratch| {
+            scratch.frame.resize(Codec::Lz4.bound(runs), 0);
+            let len = Codec::Lz4.compress(0, out.get(change..)?, &mut scratch.frame).ok()?;
+            scratch.frame.get(..len).filter(|block| block.len() < runs).map(<[u8]>::to_vec)
+        });
+        if let Some(squeezed) = squeezed {
+            out.truncate(change);
+            out.extend_from_slice(&squeezed);
+            set_codec(out, begin, Codec::DeltaLz4);
+        }
+    } else if squeeze != Squeeze::No
+        && page.len() <= ZSTD_PAGE_MAX
+        && runs > RUNS_BYTES_FINE
+        && (fits || alike(before, logical))
+    {
         let squeezed = with_scratch(|scratch| scratch.compress(before, logical).map(<[u8]>::to_vec));
         if let Some(squeezed) = squeezed.filter(|frame| frame.len() < runs.min(limit)) {
             out.truncate(change);
             out.extend_from_slice(&squeezed);
-            if let Some(codec) = out.get_mut(begin) {
-                *codec = Codec::DeltaZstd.id();
-            }
+            set_codec(out, begin, Codec::DeltaZstd);
         } else if !fits {
             out.truncate(begin);
             return false;
@@ -200,6 +241,13 @@ pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: bool, o
         return false;
     }
     true
+}
+
+/// Writes the codec of the record that begins at `begin`.
+fn set_codec(out: &mut [u8], begin: usize, codec: Codec) {
+    if let Some(id) = out.get_mut(begin) {
+        *id = codec.id();
+    }
 }
 
 /// Returns true if the change in `record`, from byte `change` on, makes `page` of `before`.

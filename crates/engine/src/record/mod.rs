@@ -24,6 +24,7 @@
 //! | 16..=127  | of the page format | model id, and what the model made of the page: likewise                 |
 //! | 128       | deltaruns | addresses of bases, and runs of bytes that differ from the page before         |
 //! | 129       | deltazstd | addresses of bases, and a Zstandard frame that has the page before as prefix   |
+//! | 130       | deltalz4 | addresses of bases, and the runs of 128 as one LZ4 block                        |
 //! | 130..=191 | reserved | further deltas                                                                  |
 //! | 192..=255 | reserved |                                                                                 |
 //!
@@ -66,7 +67,7 @@ pub use codec::Codec;
 pub use compression::Compression;
 pub use decode::decode;
 pub(crate) use delta::delta_pays;
-pub use delta::{bases_of, encode_delta, is_delta};
+pub use delta::{Squeeze, bases_of, encode_delta, is_delta};
 pub use encode::{Encoded, Encoder};
 pub use header::logical_len;
 pub(crate) use metadata::decode_metadata;

@@ -2,7 +2,9 @@
 
 use pagefold_engine::Addr;
 use pagefold_engine::dataset::ModelEntry;
-use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, bases_of, decode, encode_delta};
+use pagefold_engine::record::{
+    Codec, Compression, Encoder, NoModels, Squeeze, bases_of, decode, encode_delta,
+};
 use pagefold_engine::segment::{
     DirEntry, DirEntryState, DirRef, Directory, PageIds, Part, Parts, Segment, Segments, decode_page,
 };
@@ -85,7 +87,7 @@ pub(super) fn records() {
     page[300] = b'c';
     let mut delta = Vec::new();
     let bases = [Addr::new(9, 300), Addr::new(9, 305)];
-    assert!(encode_delta(&before, &bases, &page, false, &mut delta));
+    assert!(encode_delta(&before, &bases, &page, Squeeze::No, &mut delta));
     assert_example("delta-record", &delta);
     assert_eq!(bases_of(&example("delta-record")).unwrap(), bases);
 

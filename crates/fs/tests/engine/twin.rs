@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::Result;
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Caller, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::types::Key;
 use pagefold_fs::testing::MemDataset;
 use parking_lot::Mutex;
@@ -109,7 +109,7 @@ impl Dataset for Twin {
         Ok(())
     }
 
-    fn sync_then(&self, then: Synced) {
+    fn sync_then(&self, _: Caller, then: Synced) {
         then(self.sync());
     }
 

@@ -17,6 +17,7 @@ use crate::protocol::Opcode;
 use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Wait};
 pub(crate) use convert::opened;
 use convert::statfs_out;
+use pagefold_engine::dataset::Caller;
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::dataset::journal::during;
 use pagefold_fs::{Fs, FsError, Ino, OpenFlags, TryRead};
@@ -103,10 +104,11 @@ impl Dispatch {
     fn sync(&self, blocking: &Blocking, request: Request, data_only: bool) {
         let ino = Ino(request.ino());
         if self.fs.syncs_at_once(ino, data_only) {
-            return self.fs.fsync_then(ino, data_only, |synced| done(request, synced));
+            let caller = blocking.caller();
+            return self.fs.fsync_then((ino, data_only), caller, |synced| done(request, synced));
         }
         self.later(blocking, Wait::Flush, request, move |fs, request| {
-            fs.fsync_then(ino, data_only, |synced| done(request, synced));
+            fs.fsync_then((ino, data_only), Caller::MayWait, |synced| done(request, synced));
         });
     }
 
@@ -119,7 +121,7 @@ impl Dispatch {
         }
         self.later(blocking, Wait::Flush, request, |fs, request| {
             let told = fs.statfs();
-            fs.settle_then(|settled| {
+            fs.settle_then(Caller::MayWait, |settled| {
                 if let Err(error) = settled {
                     // Writers are told of the error; the space is returned all the same.
                     tracing::warn!(%error, "what was accepted could not be made durable before an unmount");

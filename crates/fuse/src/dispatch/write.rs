@@ -35,10 +35,12 @@ impl Writer {
             self.coherence.direct.used(ino.0);
         }
         let durable = has(libc::O_DSYNC) && !write_back && (direct || !self.kernel_syncs);
-        let fs = Arc::clone(&self.fs);
+        let (fs, caller) = (Arc::clone(&self.fs), self.blocking.caller());
         let reply = move |request: Request, written: Result<Written, FsError>| match written {
             Ok(written) if durable => {
-                fs.fsync_then(ino, true, move |synced| answer(request, synced.map(|()| written), answered));
+                fs.fsync_then((ino, true), caller, move |synced| {
+                    answer(request, synced.map(|()| written), answered);
+                });
             }
             written => answer(request, written, answered),
         };

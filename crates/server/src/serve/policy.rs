@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Caller, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::{Key, Result};
 
 /// Values of the `sync` property.
@@ -94,12 +94,12 @@ impl Dataset for Policed {
         if self.is(SyncMode::Disabled) { Ok(()) } else { self.inner.sync() }
     }
 
-    fn sync_then(&self, then: Synced) {
-        if self.is(SyncMode::Disabled) { then(Ok(())) } else { self.inner.sync_then(then) }
+    fn sync_then(&self, caller: Caller, then: Synced) {
+        if self.is(SyncMode::Disabled) { then(Ok(())) } else { self.inner.sync_then(caller, then) }
     }
 
-    fn settle_then(&self, then: Synced) {
-        self.inner.settle_then(then);
+    fn settle_then(&self, caller: Caller, then: Synced) {
+        self.inner.settle_then(caller, then);
     }
 
     fn space(&self) -> Space {

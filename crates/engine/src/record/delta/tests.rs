@@ -45,7 +45,11 @@ fn known(page: &[u8]) -> BaseRecords {
     BaseRecords(HashMap::from([(addr(0), record.into())]))
 }
 
-fn delta(before: &[u8], bases: u32, page: &[u8], squeeze: bool) -> Option<Vec<u8>> {
+fn delta(before: &[u8], bases: u32, page: &[u8], small: bool) -> Option<Vec<u8>> {
+    delta_by(before, bases, page, if small { Squeeze::Small } else { Squeeze::No })
+}
+
+fn delta_by(before: &[u8], bases: u32, page: &[u8], squeeze: Squeeze) -> Option<Vec<u8>> {
     let bases: Vec<Addr> = (0..bases).map(addr).collect();
     let mut out = b"kept".to_vec();
     let made = encode_delta(before, &bases, page, squeeze, &mut out);
@@ -101,6 +105,36 @@ fn what_moved_is_found_by_zstd() {
     let mut found = vec![0; PAGE];
     decode(&record, &known(&before), &mut found).unwrap();
     assert_eq!(found, page);
+}
+
+/// Words as texts have them.
+fn text(seed: u64, len: usize) -> Vec<u8> {
+    let words = ["order ", "shipped ", "to ", "customer ", "with ", "invoice ", "of ", "2026-11-"];
+    noise(seed, len).iter().flat_map(|byte| words[usize::from(byte % 8)].bytes()).take(len).collect()
+}
+
+#[test]
+fn text_that_is_appended_is_squeezed_fast() {
+    let before = noise(11, PAGE);
+    let mut page = before.clone();
+    page[2000..5000].copy_from_slice(&text(12, 3000));
+    let runs = delta_by(&before, 1, &page, Squeeze::No).unwrap();
+    let fast = delta_by(&before, 1, &page, Squeeze::Fast).unwrap();
+    assert_eq!((runs[0], fast[0]), (Codec::DeltaRuns.id(), Codec::DeltaLz4.id()));
+    assert!(fast.len() * 2 < runs.len(), "{} of {} bytes", fast.len(), runs.len());
+    let mut found = vec![0; PAGE];
+    decode(&fast, &known(&before), &mut found).unwrap();
+    assert_eq!(found, page);
+    // A block that gives more than the page has room for is no delta.
+    let mut block = vec![0; Codec::Lz4.bound(4 * PAGE)];
+    let len = Codec::Lz4.compress(0, &vec![0; 4 * PAGE], &mut block).unwrap();
+    let mut hostile = delta_by(&before, 1, &before, Squeeze::No).unwrap();
+    hostile[0] = Codec::DeltaLz4.id();
+    hostile.extend_from_slice(&block[..len]);
+    assert!(decode(&hostile, &known(&before), &mut found).is_err());
+    // Noise gains nothing.
+    page[2000..5000].copy_from_slice(&noise(13, 3000));
+    assert_eq!(delta_by(&before, 1, &page, Squeeze::Fast).unwrap()[0], Codec::DeltaRuns.id());
 }
 
 #[test]
@@ -192,11 +226,11 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bytes_do_no_harm(mut bytes: Vec<u8>, zstd: bool) {
+    fn hostile_bytes_do_no_harm(mut bytes: Vec<u8>, codec in 0_usize..3) {
         let before = noise(9, 4096);
         let known = known(&before);
         let mut record = delta(&before, 1, &before, false).unwrap();
-        record[0] = if zstd { Codec::DeltaZstd.id() } else { Codec::DeltaRuns.id() };
+        record[0] = [Codec::DeltaRuns, Codec::DeltaZstd, Codec::DeltaLz4][codec].id();
         record.append(&mut bytes);
         let mut out = vec![0; 4096];
         let _ = decode(&record, &known, &mut out);
