@@ -143,7 +143,7 @@ impl Campaign {
             let unwanted =
                 !self.args.theme.is_empty() && !self.args.theme.iter().any(|wanted| wanted == theme);
             let plain = self.args.mirrors && history.copies == 1 || self.args.verbs && !history.verbs;
-            // Not all of them pass yet (docs/TESTING.md): of many seeds they run if somebody asks for them.
+            // Of many seeds they run if somebody asks for them (docs/TESTING.md).
             let asked = self.args.mirrors || self.args.verbs || self.args.seeds == 1;
             let unasked = history.verbs && !asked;
             if unwanted || plain || unasked {

@@ -57,6 +57,16 @@ fn verbs_of_mirrors_lose_nothing_and_come_to_an_end() {
     assert!(stats.attached > stats.replacing && stats.split > 0 && stats.alone > 0, "{stats:?}");
 }
 
+/// After failed flushes of labels a pool had none that could be read any more (the first two), or an older device took the
+/// place of one that had none (the third). In the last one the model took changes for committed that were not, since
+/// another step of upkeep had succeeded.
+#[test]
+fn verbs_of_mirrors_survive_failing_calls() {
+    for seed in [46_913, 47_758, 50_696, 46_538] {
+        assert!(slice_of(seed..seed + 1, 0, &|history| history.verbs).crashes > 0);
+    }
+}
+
 /// Replay of this history once never ended: leaves that were read ahead drove one another out of a tiny cache.
 #[test]
 fn replay_ends_where_leaves_do_not_fit_the_cache() {

@@ -338,17 +338,40 @@ impl Label {
     /// Writes the label over another one of the same device, so that the device shows one of the two whenever the power
     /// fails: the first copy counts, and is written when all others are there. If a power cut has torn the first copy
     /// before, others are all that there is, and are written when the first one is there.
+    ///
+    /// A flush that failed before may have left any one copy undurable, whatever reads show. So the one that is to stay is
+    /// written first as it is: if it was durable, it stays so, and if not, another one is.
     pub(super) fn rewrite(&self, device: OneDevice<'_>) -> Result<()> {
         let offsets = self.offsets();
         let (first, others) =
             offsets.split_first().ok_or_else(|| Error::corrupt("label", "it has no place"))?;
-        let is_sound = read_block(device, *first).is_ok_and(|block| block_holds(&block));
-        let parts = if is_sound { [others, &[*first]] } else { [&[*first], others] };
+        let kept = offsets.iter().find_map(|offset| Some((offset, sound_block(device, *offset)?)));
+        if let Some((offset, block)) = &kept {
+            device.write(**offset, block)?;
+            device.flush()?;
+        }
+        let is_first_kept = kept.is_some_and(|(offset, _)| offset == first);
+        let parts = if is_first_kept { [others, &[*first]] } else { [&[*first], others] };
         for offsets in parts {
             offsets.iter().try_for_each(|offset| self.write_at(device, *offset))?;
             device.flush()?;
         }
         Ok(())
+    }
+
+    /// Writes what the pool is opened by as it is: the first copy of the label, and this superblock, as far as a device has
+    /// them. A flush of an earlier process may have failed, so that reads show what is not durable. The next flush makes it
+    /// so.
+    pub(super) fn settle(&self, superblock: &Superblock, device: OneDevice<'_>) -> Result<()> {
+        let label =
+            self.offsets().into_iter().find_map(|offset| Some((offset, sound_block(device, offset)?)));
+        let is_it = |block: &AlignedBuf| {
+            Superblock::decode(block)
+                .is_some_and(|found| Superblock { confirmed: superblock.confirmed, ..found } == *superblock)
+        };
+        let in_ring = |offset: u64| Some((offset, read_block(device, offset).ok().filter(&is_it)?));
+        let superblocks = self.slots(superblock.generation).into_iter().filter_map(in_ring);
+        label.into_iter().chain(superblocks).try_for_each(|(offset, block)| device.write(offset, &block))
     }
 
     /// Does what [`Label::rewrite`] does, over a label that said that less of the device is used: the last reserved place,
@@ -562,6 +585,11 @@ fn fields_of_sectors(block: &[u8]) -> Option<Vec<u8>> {
     let checksum = crc32c::crc32c(&fields).to_le_bytes();
     let is_whole = block.len() == BLOCK_BYTES && sectors().all(|(_, end)| end == checksum);
     is_whole.then_some(fields)
+}
+
+/// Returns a block that is sound by its checksum.
+fn sound_block(device: OneDevice<'_>, offset: u64) -> Option<AlignedBuf> {
+    read_block(device, offset).ok().filter(|block| block_holds(block))
 }
 
 pub(super) fn read_block(device: OneDevice<'_>, offset: u64) -> Result<AlignedBuf> {

@@ -209,6 +209,7 @@ impl OpeningPool {
         let roster: Weak<dyn Roster> = Arc::downgrade(&labels) as _;
         devices.set_roster(roster);
         if !options.read_only {
+            labels.settle(&superblock)?;
             // A member that is not here, or has not come as far, is not whole from here on (Y1).
             assembled.changed.iter().try_for_each(|group| labels.change(*group))?;
             labels.mend(assembled.superblock.exported)?;

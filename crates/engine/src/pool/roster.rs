@@ -10,6 +10,9 @@
 //!   members has.
 //! - Y5: a member whose place another one takes leaves when that one is whole and its label says so; not when any
 //!   other member is whole. If the one that was to take its place is removed before, it stays.
+//! - Y6: a flush that failed leaves what was written before it on the device or not, and reads do not tell. So a copy of a
+//!   label is written only while another one is known to be durable; and the labels and the superblock by which a
+//!   pool is opened are written again, as they are, before anything that follows from them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -142,6 +145,23 @@ impl Labels {
     /// Returns the table of a group.
     pub(super) fn table(&self, group: u16) -> Option<Membership> {
         self.state.lock().tables.get(usize::from(group)).cloned()
+    }
+
+    /// Has the labels and superblocks by which the pool is opened be durable before anything that follows from them (Y6).
+    ///
+    /// # Errors
+    /// Errors of devices that cannot be left out.
+    pub(super) fn settle(&self, superblock: &Superblock) -> Result<()> {
+        for label in &self.written() {
+            let Ok(here) = self.devices.device(label.device) else { continue };
+            let settled = label.settle(superblock, here.one()).and_then(|()| here.one().flush());
+            if let Err(error) = settled
+                && !is_left_out(&self.devices, label.device, &error)
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Writes copies of labels again that a crash has torn, or left as they were before a change. A pool that was closed, and

@@ -41,7 +41,12 @@ pub(crate) fn sims(numbers: Range<u64>) -> Sims {
 
 /// A new pool of `groups` mirrors, each of so many devices.
 pub(crate) fn fresh(groups: usize, members: usize) -> Sims {
-    let sims = sims(0..(groups * members) as u64);
+    fresh_from(0, groups, members)
+}
+
+/// The same, on devices with numbers from `first` on.
+pub(crate) fn fresh_from(first: u64, groups: usize, members: usize) -> Sims {
+    let sims = sims(first..first + (groups * members) as u64);
     let layout: Vec<Vec<Arc<dyn Device>>> = sims.chunks(members).map(handles).collect();
     let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
     create_groups_on("tank", &layout, &options).unwrap();

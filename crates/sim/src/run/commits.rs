@@ -32,6 +32,16 @@ impl Sim<'_> {
         }
     }
 
+    /// Makes a call that may commit, or not: no more counts as committed after it.
+    pub(super) fn upkeep(&mut self, call: impl FnOnce(&Pool) -> pagefold_engine::Result<()>) -> Outcome {
+        let (before, opens) = ((self.committed, self.settled), self.stats.opens);
+        self.call(call, false)?;
+        if self.stats.opens == opens {
+            (self.committed, self.settled) = before;
+        }
+        Ok(())
+    }
+
     /// Notes that something has become durable. If it is a batch, that batch tells that the events before it were
     /// durable.
     fn now_durable(&mut self) {

@@ -185,7 +185,7 @@ impl Sim<'_> {
         free.into_iter().for_each(|at| self.joins(at));
         self.joining.clone_from(&new);
         let new: Vec<Arc<dyn Device>> = new.into_iter().map(|sim| sim as Arc<dyn Device>).collect();
-        let added = self.call(move |pool| unless_refused(pool.add_groups(vec![new.clone()]), verbs), false);
+        let added = self.upkeep(move |pool| unless_refused(pool.add_groups(vec![new.clone()]), verbs));
         self.joining.clear();
         added
     }
@@ -207,7 +207,7 @@ impl Sim<'_> {
         }
         of_group.iter().for_each(|sim| sim.grow(size_bytes));
         self.stats.grown += 1;
-        self.call(|pool| pool.take_up_growth(None).map(|_| ()), false)
+        self.upkeep(|pool| pool.take_up_growth(None).map(|_| ()))
     }
 
     /// Removes a group, now and then, and moves some of what lies there. If the power fails meanwhile, that goes on, or has
@@ -227,25 +227,22 @@ impl Sim<'_> {
         match leaving {
             None if there.len() > 1 && self.removals.percent(REMOVE_PERCENT) => {
                 let group = there[self.removals.below(there.len() as u64) as usize];
-                self.call(move |pool| unless_refused(pool.remove_group(group), verbs), false)?;
+                self.upkeep(move |pool| unless_refused(pool.remove_group(group), verbs))?;
             }
             Some(group) if self.removals.percent(KEEP_PERCENT) => {
-                self.call(move |pool| unless_refused(pool.keep_group(group), verbs), false)?;
+                self.upkeep(move |pool| unless_refused(pool.keep_group(group), verbs))?;
             }
             _ => {}
         }
         let steps = self.removals.below(REMOVAL_STEPS);
-        self.call(
-            |pool| {
-                for _ in 0..steps {
-                    if pool.removal_step(1)?.is_none() {
-                        break;
-                    }
+        self.upkeep(|pool| {
+            for _ in 0..steps {
+                if pool.removal_step(1)?.is_none() {
+                    break;
                 }
-                Ok(())
-            },
-            false,
-        )?;
+            }
+            Ok(())
+        })?;
         if let Some(pool) = &self.pool {
             self.stats.removed += there.len().saturating_sub(groups(pool).len()) as u64;
         }
@@ -264,23 +261,20 @@ impl Sim<'_> {
             status.iter().filter(|device| !device.removing).map(|device| device.group).collect();
         let (under_way, verbs) = (self.pool()?.balance_status().under_way, self.history.verbs);
         if !under_way && staying.len() > 1 && self.balances.percent(BALANCE_PERCENT) {
-            self.call(|pool| unless_refused(pool.balance().map(|_| ()), verbs), false)?;
+            self.upkeep(|pool| unless_refused(pool.balance().map(|_| ()), verbs))?;
         } else if under_way && self.balances.percent(STOP_PERCENT) {
-            self.call(|pool| unless_refused(pool.stop_balance(), verbs), false)?;
+            self.upkeep(|pool| unless_refused(pool.stop_balance(), verbs))?;
         }
         let before = self.pool.as_ref().is_some_and(|pool| pool.balance_status().under_way);
         let steps = self.balances.below(BALANCE_STEPS);
-        self.call(
-            |pool| {
-                for _ in 0..steps {
-                    if pool.balance_step(1)?.is_none() {
-                        break;
-                    }
+        self.upkeep(|pool| {
+            for _ in 0..steps {
+                if pool.balance_step(1)?.is_none() {
+                    break;
                 }
-                Ok(())
-            },
-            false,
-        )?;
+            }
+            Ok(())
+        })?;
         if let Some(pool) = &self.pool {
             let status = pool.balance_status();
             self.stats.balanced += u64::from(before && !status.under_way && status.finished > 0);
@@ -326,17 +320,14 @@ impl Sim<'_> {
         let before = filling(&pool);
         drop(pool);
         let steps = self.random.below(FILL_STEPS);
-        self.call(
-            |pool| {
-                for _ in 0..steps {
-                    if pool.fill_step(0)?.is_none() {
-                        break;
-                    }
+        self.upkeep(|pool| {
+            for _ in 0..steps {
+                if pool.fill_step(0)?.is_none() {
+                    break;
                 }
-                Ok(())
-            },
-            false,
-        )?;
+            }
+            Ok(())
+        })?;
         if let Some(pool) = &self.pool {
             self.stats.filled += before.saturating_sub(filling(pool)) as u64;
         }

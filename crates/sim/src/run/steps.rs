@@ -95,26 +95,15 @@ impl<'a> Sim<'a> {
             Step::Clean => self.attesting(|pool| pool.clean().map(|_| ())),
             Step::Rest => self.rest(),
             Step::Maintain => {
-                // `maintain` commits only if a checkpoint is due, so nothing more counts as committed.
-                let before = (self.committed, self.settled);
-                let opens = self.stats.opens;
-                self.call(|pool| pool.maintain().map(|_| ()), false)?;
-                if self.stats.opens == opens {
-                    (self.committed, self.settled) = before;
-                }
+                self.upkeep(|pool| pool.maintain().map(|_| ()))?;
                 if self.pool.is_none() {
                     return Ok(());
                 }
-                let (before, opens) = ((self.committed, self.settled), self.stats.opens);
                 self.tend_mirrors()?;
                 self.add_group()?;
                 self.grow_devices()?;
                 self.remove_groups()?;
-                self.balance()?;
-                if self.stats.opens == opens {
-                    (self.committed, self.settled) = before;
-                }
-                Ok(())
+                self.balance()
             }
             Step::Verb { pick } => self.verb(*pick),
             Step::Blackout { calls } => {
