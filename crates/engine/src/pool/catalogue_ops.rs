@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Pool;
 use super::catalogue::Catalogue;
-use super::commit::Waiting;
+use super::group::Waiting;
 use super::quotas;
 use super::rebase::is_target;
 use super::send::is_hidden;

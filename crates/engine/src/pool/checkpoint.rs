@@ -14,8 +14,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use super::commit::Waiting;
 use super::copies::Copies;
+use super::group::Waiting;
 use super::label::Superblock;
 use super::lacks::Lacks;
 use super::logs::stands_for_logs;

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use super::coded::{Coded, Current, PageRecord};
 use super::deltas::Before;
+use super::group::Waiting;
 use super::{Log, Pool};
 use crate::dataset::pending::{PageBuf, Pending};
 use crate::dataset::redo::{Bases, PageRun};
@@ -23,17 +24,6 @@ const PARALLEL_PAGES: usize = 16;
 /// A commit of at most this many pages, for which somebody waits, codes pages fast that change again
 /// or in part, and remembers its pages ([`super::in_haste`]).
 const HURRIED_PAGES: usize = 8;
-
-/// Who waits for a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
-    /// Nobody waits for it to be durable.
-    Nobody,
-    /// Callers wait for it to be durable.
-    Several,
-    /// One caller waits: if its batch is durable as soon as it is written, nothing has to be flushed.
-    One,
-}
 
 /// Accepted changes that a commit takes: each dataset with its own, in the order of their numbers.
 pub(super) type TakenChanges = Vec<(Arc<LiveDataset>, Arc<Pending>)>;

@@ -15,7 +15,7 @@ use pagefold_codec::Model;
 
 use super::Pool;
 use super::coded::{Coded, Current, PageRecord};
-use super::commit::Waiting;
+use super::group::Waiting;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::{LiveDataset, Shared};
 use crate::device::IoClass;

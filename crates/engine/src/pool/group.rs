@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 
 use super::Pool;
-use super::commit::Waiting;
 use crate::dataset::{Caller, Commit, RoomRequest, Synced, count};
 use crate::{Error, Result};
 
@@ -26,6 +25,17 @@ pub(super) struct Turn {
     committers: usize,
     /// True if these threads are to end.
     stop: bool,
+}
+
+/// Who waits for a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// Nobody waits for it to be durable.
+    Nobody,
+    /// Callers wait for it to be durable.
+    Several,
+    /// One caller waits: if its batch is durable as soon as it is written, nothing has to be flushed.
+    One,
 }
 
 /// A commit between its halves.
