@@ -415,17 +415,33 @@ fn assert_has(pool: &Pool, content: &[u8]) {
     }
 }
 
+/// Codes all pages again that were coded in haste.
+fn quiet(pool: &Pool) {
+    pool.age_pages();
+    pool.age_pages();
+    while pool.code_quiet().unwrap().is_some() {}
+}
+
+/// LZ4 makes nothing of digits of base 64 without repetitions, zstd three quarters.
+#[test]
+fn a_page_in_which_lz4_found_nothing_is_coded_again_too() {
+    let (_device, pool) = new_pool();
+    let digits = |seed, len| -> Vec<u8> { noise(seed, len).iter().map(|byte| b'0' + byte % 64).collect() };
+    write(&pool, OBJECT, 0, &digits(1, PAGE));
+    write(&pool, OBJECT, 0, &digits(2, PAGE - 1000));
+    assert_eq!(Codec::from_id(top(&pool, OBJECT, 0)[0]), Some(Codec::Raw));
+    let content = read(&pool, OBJECT, 0);
+    quiet(&pool);
+    assert_eq!(Codec::from_id(top(&pool, OBJECT, 0)[0]), Some(Codec::Zstd));
+    assert_eq!(read(&pool, OBJECT, 0), content);
+}
+
 /// The tail of a log is coded fast while it grows, and small when it is quiet.
 #[test]
 fn what_is_written_in_haste_is_coded_again_when_it_is_quiet() {
     let (device, pool) = new_pool();
     let codec = |page| Codec::from_id(top(&pool, OBJECT, page)[0]).unwrap();
     let in_haste = || (0..8).filter(|page| matches!(codec(*page), Codec::Lz4 | Codec::DeltaLz4)).count();
-    let quiet = || {
-        pool.age_pages();
-        pool.age_pages();
-        while pool.code_quiet().unwrap().is_some() {}
-    };
     let mut content = line(1, 8 * PAGE);
     write(&pool, OBJECT, 0, &content);
     assert_eq!(codec(0), Codec::Zstd);
@@ -440,13 +456,13 @@ fn what_is_written_in_haste_is_coded_again_when_it_is_quiet() {
     pool.age_pages();
     while pool.code_quiet().unwrap().is_some() {}
     assert_eq!((in_haste(), codec(7)), (1, Codec::Zstd));
-    quiet();
+    quiet(&pool);
     assert_eq!((in_haste(), codec(0)), (0, Codec::Zstd));
     assert_has(&pool, &content);
     // A record that a snapshot has, too, stays: another one would be one more.
     write_over(&pool, &mut content, 200);
     pool.snapshot(&[""], "one", 1).unwrap();
-    quiet();
+    quiet(&pool);
     assert_eq!(in_haste(), 8);
     assert_has(&pool, &content);
     assert_sound(&pool);

@@ -102,10 +102,12 @@ impl Pool {
         for (_, _, page) in quiet {
             let mut top = [None];
             dataset.tree.pages(object, page, &mut top)?;
-            // One that is not in memory any more is read to see.
+            // One that is not in memory any more is read to see. Where LZ4 found nothing, another codec may.
             let is_small = |addr| {
                 let record = self.shared.cache.at_hand(addr);
-                record.is_some_and(|record| !is_delta(&record) && codec_of(&record) != Some(Codec::Lz4))
+                record.is_some_and(|record| {
+                    !is_delta(&record) && !matches!(codec_of(&record), Some(Codec::Lz4 | Codec::Raw))
+                })
             };
             if top[0].is_some_and(|ptr| !is_small(ptr.addr)) {
                 pages.push(page);
