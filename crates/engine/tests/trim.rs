@@ -82,6 +82,15 @@ fn what_is_free_is_told_once_and_what_is_not_stays() {
     }
 }
 
+/// Waits until at least so many bytes were discarded.
+fn wait_for_discards(device: &SimDevice, bytes: u64) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while device.stats().counts().discarded_bytes < bytes {
+        assert!(Instant::now() < deadline, "{:?}", device.stats().counts());
+        sleep(Duration::from_millis(20));
+    }
+}
+
 /// Deleted data is freed by a checkpoint, and an idle pool had none.
 #[test]
 fn an_idle_pool_tells_of_what_was_deleted() {
@@ -93,11 +102,7 @@ fn an_idle_pool_tells_of_what_was_deleted() {
     let running = pool.run().unwrap();
     punch(&pool, 5);
     pool.sync().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while device.stats().counts().discarded_bytes < 7000 * u64::from(PAGE) - 2 * CHUNK {
-        assert!(Instant::now() < deadline, "{:?}", device.stats().counts());
-        sleep(Duration::from_millis(20));
-    }
+    wait_for_discards(&device, 7000 * u64::from(PAGE) - 2 * CHUNK);
     // It makes none for the chunks that checkpoints themselves leave.
     let before = pool.totals().checkpoints;
     sleep(Duration::from_secs(5));
@@ -141,11 +146,7 @@ fn an_idle_pool_tells_of_what_was_deleted_during_a_checkpoint() {
     }
     is_deleted.store(true, Ordering::Release);
     device.watch(|| ());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while device.stats().counts().discarded_bytes < 14000 * u64::from(PAGE) - 3 * CHUNK {
-        assert!(Instant::now() < deadline, "{:?}", device.stats().counts());
-        sleep(Duration::from_millis(20));
-    }
+    wait_for_discards(&device, 14000 * u64::from(PAGE) - 3 * CHUNK);
     running.stop();
     assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
 }

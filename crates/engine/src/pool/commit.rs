@@ -21,8 +21,8 @@ const GROWTH_PAGES_MIN: u64 = 1 << 20;
 /// Fewer pages than this are encoded by the committing thread alone.
 const PARALLEL_PAGES: usize = 16;
 
-/// A commit of at most this many pages, for which somebody waits, codes pages fast that change again
-/// or in part, and remembers its pages ([`super::in_haste`]).
+/// A commit of at most this many pages, for which somebody waits, codes pages fast that change again or in part, and
+/// remembers its pages ([`super::in_haste`]).
 const HURRIED_PAGES: usize = 8;
 
 /// Accepted changes that a commit takes: each dataset with its own, in the order of their numbers.
@@ -117,6 +117,7 @@ impl Pool {
         pages.sort_unstable_by_key(|(key, _)| *key);
         let codecs = dataset.codecs(pages.iter().map(|((object, _), _)| *object));
         let models = self.current_models(dataset.id, &pages, &codecs);
+        let hurried = hurried && self.may_hurry();
         let befores = self.befores(dataset, &pages, &pending.plain, &models, hurried)?;
         let coded = self.encode_pages(&pages, &befores, &codecs, &models);
         self.note_deltas(dataset.id, &pages, &befores, &coded);
@@ -141,17 +142,15 @@ impl Pool {
         models: &Current,
     ) -> Vec<Coded> {
         let no_models = Current::new();
-        let may_hurry = self.may_hurry();
         let one = |(((object, _), page), before): (&((u64, u64), &PageBuf), &Option<Before>)| {
             let compression = codecs.of(*object);
-            let full = |compression, models| encode_page(*object, page, compression, models);
-            let small = || full(compression, models);
+            let small = || encode_page(*object, page, compression, models);
             match before {
-                Some(before) if before.is_urgent() && may_hurry => {
-                    let gains = !matches!(compression, Compression::Off | Compression::Lz4);
-                    let fast = if gains { Compression::Lz4 } else { compression };
-                    let record = || full(fast, if gains { &no_models } else { models });
-                    before.encode_fast(&self.shared, page, compression, (record, gains))
+                Some(before) if before.is_urgent() => {
+                    let is_fast = matches!(compression, Compression::Off | Compression::Lz4);
+                    let fast = if is_fast { compression } else { Compression::Lz4 };
+                    let full = || encode_page(*object, page, fast, &no_models);
+                    before.encode_fast(&self.shared, page, compression, (full, !is_fast))
                 }
                 Some(before) => {
                     let model = models.get(object).map(|(id, _)| *id);
@@ -221,11 +220,9 @@ impl Pool {
                 self.count_rewrites(run, of, &had);
                 if hurried {
                     let recent = run.ptrs.iter().zip(of);
-                    recent.for_each(|(ptr, (_, page))| {
-                        if let Some(ptr) = ptr {
-                            self.shared.recent.hold(ptr.addr, page);
-                        }
-                    });
+                    for (ptr, (_, page)) in recent.filter_map(|(ptr, of)| Some((ptr.as_ref()?, of))) {
+                        self.shared.recent.hold(ptr.addr, page);
+                    }
                 }
                 pages = rest;
             }

@@ -104,9 +104,14 @@ impl Models for AtHand<'_> {
 
 impl Before {
     /// Returns `None` if one of the records is not in memory.
-    fn at_hand(shared: &Shared, bases: &[Ptr], top: Ptr, hurried: bool) -> Option<Self> {
+    fn at_hand(
+        shared: &Shared,
+        (bases, top): (&[Ptr], Ptr),
+        recent: Option<PageBuf>,
+        hurried: bool,
+    ) -> Option<Self> {
         let records = bases.iter().chain([&top]).map(|ptr| Some((ptr.addr, shared.cache.at_hand(ptr.addr)?)));
-        Some(Self { records: records.collect::<Option<_>>()?, recent: shared.recent.get(top.addr), hurried })
+        Some(Self { records: records.collect::<Option<_>>()?, recent, hurried })
     }
 
     /// Returns true if somebody waits for the page, of which a part was written, or which was committed just before.
@@ -264,11 +269,14 @@ impl Pool {
             } else {
                 Default::default()
             };
-            let is_recent = |top: Ptr| self.shared.recent.get(top.addr).is_some();
             befores.extend((*first..).zip(&tops).zip(&wanted).map(|((page, top), (may, urgent))| {
-                let top = top.filter(|top| *may || (*urgent && is_recent(*top)))?;
+                let top = top.filter(|_| *may || *urgent)?;
+                let recent = self.shared.recent.get(top.addr);
+                if !*may && recent.is_none() {
+                    return None;
+                }
                 let bases = bases.get(&page).map(Vec::as_slice).unwrap_or_default();
-                Before::at_hand(&self.shared, bases, top, hurried)
+                Before::at_hand(&self.shared, (bases, top), recent, hurried)
             }));
         }
         Ok(befores)

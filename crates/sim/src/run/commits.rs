@@ -42,6 +42,22 @@ impl Sim<'_> {
         Ok(())
     }
 
+    /// Takes steps of upkeep: so many at most, as long as there is something to do.
+    pub(super) fn take_steps(
+        &mut self,
+        steps: u64,
+        step: impl Fn(&Pool) -> pagefold_engine::Result<Option<u64>>,
+    ) -> Outcome {
+        self.upkeep(|pool| {
+            for _ in 0..steps {
+                if step(pool)?.is_none() {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Notes that something has become durable. If it is a batch, that batch tells that the events before it were
     /// durable.
     fn now_durable(&mut self) {

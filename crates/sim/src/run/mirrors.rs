@@ -235,14 +235,7 @@ impl Sim<'_> {
             _ => {}
         }
         let steps = self.removals.below(REMOVAL_STEPS);
-        self.upkeep(|pool| {
-            for _ in 0..steps {
-                if pool.removal_step(1)?.is_none() {
-                    break;
-                }
-            }
-            Ok(())
-        })?;
+        self.take_steps(steps, |pool| pool.removal_step(1))?;
         if let Some(pool) = &self.pool {
             self.stats.removed += there.len().saturating_sub(groups(pool).len()) as u64;
         }
@@ -267,14 +260,7 @@ impl Sim<'_> {
         }
         let before = self.pool.as_ref().is_some_and(|pool| pool.balance_status().under_way);
         let steps = self.balances.below(BALANCE_STEPS);
-        self.upkeep(|pool| {
-            for _ in 0..steps {
-                if pool.balance_step(1)?.is_none() {
-                    break;
-                }
-            }
-            Ok(())
-        })?;
+        self.take_steps(steps, |pool| pool.balance_step(1))?;
         if let Some(pool) = &self.pool {
             let status = pool.balance_status();
             self.stats.balanced += u64::from(before && !status.under_way && status.finished > 0);
@@ -320,14 +306,7 @@ impl Sim<'_> {
         let before = filling(&pool);
         drop(pool);
         let steps = self.random.below(FILL_STEPS);
-        self.upkeep(|pool| {
-            for _ in 0..steps {
-                if pool.fill_step(0)?.is_none() {
-                    break;
-                }
-            }
-            Ok(())
-        })?;
+        self.take_steps(steps, |pool| pool.fill_step(0))?;
         if let Some(pool) = &self.pool {
             self.stats.filled += before.saturating_sub(filling(pool)) as u64;
         }
