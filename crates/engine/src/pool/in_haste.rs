@@ -3,7 +3,7 @@
 //! The tail of a log is committed again and again, and somebody waits each time. Such a page, and any of which only a part
 //! was written, is stored as a delta or in full, by LZ4. When it has been quiet for a while it is coded once more, as its
 //! dataset says. If the process ends before that, it stays as it is until it is written or recompressed. If more pages are
-//! written so than are remembered, the others are coded small at once.
+//! written so than are remembered, or than the pool has room for, the others are coded small at once.
 
 use std::collections::HashMap;
 
@@ -16,6 +16,11 @@ use crate::{Error, Result};
 
 /// Largest number of pages that are remembered: an entry takes about 50 bytes.
 const PAGES_MAX: usize = 16 << 10;
+/// For each page that is coded in haste so many bytes are available: a pool that fills up at once must not be full of such
+/// pages, since coding them again takes room.
+const ROOM_PER_PAGE: u64 = 128 << 10;
+/// Bytes that are available before pages are coded again.
+const STEP_ROOM: u64 = 2 << 20;
 /// Number of pages that one step codes.
 const STEP_PAGES: usize = 32;
 
@@ -74,7 +79,8 @@ impl Pool {
 
     /// Returns true if another page may be coded in haste.
     pub(super) fn may_hurry(&self) -> bool {
-        self.in_haste.lock().pages.len() < PAGES_MAX
+        let room = self.shared.space().available_bytes / ROOM_PER_PAGE;
+        (self.in_haste.lock().pages.len() as u64) < room.min(PAGES_MAX as u64)
     }
 
     /// Makes all pages older that were coded in haste: one that is not written until this is called once more is quiet.
@@ -88,7 +94,7 @@ impl Pool {
     /// # Errors
     /// Of reading and writing; the pages stay as they are.
     pub fn code_quiet(&self) -> Result<Option<u64>> {
-        if self.shared.check_writable().is_err() {
+        if self.shared.check_writable().is_err() || self.shared.space().available_bytes < STEP_ROOM {
             return Ok(None);
         }
         let quiet = self.in_haste.lock().take_quiet();
