@@ -134,8 +134,8 @@ struct Sim<'a> {
     journal: Option<Arc<Journal>>,
     /// True if the journal holds the changes that the last process accepted.
     kept: bool,
-    /// Least number of errors that the last checkpoint has stored, and number of those that the pool has counted by
-    /// now.
+    /// Least number of errors that the last checkpoint has stored, and most that the next opening may find: what the
+    /// pool had counted when it was opened or closed last.
     errors: (u64, u64),
     random: Random,
     /// Takes images of the devices in the middle of steps.

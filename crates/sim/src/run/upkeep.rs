@@ -56,19 +56,20 @@ impl<'a> Sim<'a> {
     }
 
     /// Returns the number of errors that the pool has counted, over all openings.
-    pub(super) fn count_errors(&mut self) -> u64 {
-        let counted = self.pool.as_ref().map_or(self.errors.1, |pool| {
-            pool.faults().devices.iter().map(|of| of.reads + of.writes + of.checksums).sum()
-        });
-        self.errors.1 = counted;
-        counted
+    pub(super) fn count_errors(&self) -> u64 {
+        let Some(pool) = &self.pool else { return self.errors.1 };
+        pool.faults().devices.iter().map(|of| of.reads + of.writes + of.checksums).sum()
     }
 
     /// Drops the pool, as if its process had ended. The errors that it has met may be among those that the next
-    /// opening finds stored.
+    /// opening finds stored, also those of a device that it has removed: the removal may be undone.
     pub(super) fn close(&mut self) {
-        self.count_errors();
-        self.pool = None;
+        let at_opening = self.errors.1;
+        let counted = self.count_errors();
+        if self.pool.take().is_some() {
+            let of_devices: u64 = self.devices.iter().map(|device| device.stats().counts().errors).sum();
+            self.errors = (self.errors.0.min(counted), counted.max(at_opening + of_devices));
+        }
     }
 
     /// Verifies the count of errors after an opening: all stored ones are in it, and none that were never met, except
@@ -76,7 +77,7 @@ impl<'a> Sim<'a> {
     pub(super) fn verify_errors(&mut self) -> Outcome {
         let (stored, met) = self.errors;
         let counted = self.count_errors();
-        self.errors.0 = self.errors.0.min(counted);
+        self.errors = (stored.min(counted), counted);
         let own = self.devices.iter().any(|device| device.stats().counts().errors > 0);
         let may_differ = self.flips > 0 || self.gave_up || self.history.copies > 1;
         if !may_differ && (counted < stored || (counted > met && !own)) {
