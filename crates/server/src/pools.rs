@@ -90,7 +90,7 @@ pub fn create(
         rehearse(name, groups, properties).map_err(|failure| refused(&doing(), &failure))?;
     }
     let devices = &groups.concat();
-    pool::create_groups(name, groups, &CreateOptions { force, created, guid }, trim)
+    pool::create_groups(name, groups, &[], &CreateOptions { force, created, guid }, trim)
         .map_err(|error| failed_on_devices(doing(), &error))?;
     let filled = open_new(devices, guid).and_then(|pool| {
         add_spares(&pool, spares)?;

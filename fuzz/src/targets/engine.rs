@@ -250,6 +250,7 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
         chunks: &chunks,
         flushed: start.batch,
         accept_loss: bytes.len().is_multiple_of(2),
+        logged: None,
     };
     let ended = wal::replay(source, start, &mut |view| {
         batches += 1;

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::again::again;
 use super::class::IoClass;
 use super::flush::{FlushFailure, at_once};
-use super::group::{Choice, Group, Roster};
+use super::group::{Choice, Group, GroupFlush, Roster};
 use super::lane::Lane;
 use super::member::{GroupMember, MemberState};
 use super::missing::NoDevice;
@@ -373,25 +373,39 @@ impl Devices {
         Ok(members.iter().filter_map(|member| member.writable()).all(|device| device.writes_durably()))
     }
 
-    /// Flushes all devices at once.
+    /// Flushes all devices at once. A group that the pool can do without is given up if it fails.
     ///
     /// # Errors
     /// [`FlushFailure`] names the first group, by number, whose flush failed.
     pub(crate) fn flush(&self) -> Result<(), FlushFailure> {
         let usable = (0..=u16::MAX).zip(self.each()).filter(|(_, group)| group.is_readable());
-        self.flush_some(usable.map(|(number, _)| number))
+        let mut failure = Ok(());
+        for failed in self.flush_each(usable.map(|(number, _)| number)) {
+            match self.groups.get(usize::from(failed.group)).is_some_and(Group::is_spared) {
+                true => self.give_up(failed.group, &failed.error),
+                false => failure = failure.and(Err(failed)),
+            }
+        }
+        failure
     }
 
     /// Flushes the devices of these groups at once.
     ///
     /// # Errors
-    /// [`FlushFailure`] names the first group, in the order given, whose flush failed or that cannot be used.
+    /// [`FlushFailure`] names the first group that cannot be used, or whose flush failed, in the order given.
     pub(crate) fn flush_some(&self, groups: impl IntoIterator<Item = u16>) -> Result<(), FlushFailure> {
-        let begin = |number| match self.group(number) {
-            Ok(group) => Ok((number, group, group.begin_flush())),
-            Err(none) => Err(FlushFailure { group: number, error: none.into() }),
-        };
-        let begun = groups.into_iter().map(begin).collect::<Result<Vec<_>, _>>()?;
+        self.flush_each(groups).into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Does the same, and returns all failures: first of the groups that cannot be used.
+    fn flush_each(&self, groups: impl IntoIterator<Item = u16>) -> Vec<FlushFailure> {
+        let (mut begun, mut failures) = (Vec::new(), Vec::new());
+        for number in groups {
+            match self.group(number) {
+                Ok(group) => begun.push((number, group, group.begin_flush())),
+                Err(none) => failures.push(FlushFailure { group: number, error: none.into() }),
+            }
+        }
         let devices: Vec<(usize, &Arc<GroupMember>, &Arc<dyn Device>)> = begun
             .iter()
             .enumerate()
@@ -410,12 +424,29 @@ impl Devices {
         }
         drop(devices);
         let roster = self.roster();
-        let mut failure = Ok(());
-        for ((number, group, flush), outcomes) in begun.iter().zip(outcomes) {
+        let end = |((number, group, flush), outcomes): (&(u16, &Group, GroupFlush), _)| {
             let ended = group.end_flush(flush, outcomes, roster.as_deref());
-            failure = failure.and(ended.map_err(|error| FlushFailure { group: *number, error }));
+            ended.err().map(|error| FlushFailure { group: *number, error })
+        };
+        failures.extend(begun.iter().zip(outcomes).filter_map(end));
+        failures
+    }
+
+    /// Says whether the pool can do without a group.
+    pub(crate) fn spare(&self, group: u16, is_spared: bool) {
+        if let Ok(group) = self.group(group) {
+            group.spare(is_spared);
         }
-        failure
+    }
+
+    /// Has a group that the pool can do without be used for nothing any more.
+    pub(crate) fn give_up(&self, group: u16, reason: &dyn std::fmt::Display) {
+        let Some(group) = self.groups.get(usize::from(group)).filter(|group| group.is_spared()) else {
+            return;
+        };
+        for member in group.members() {
+            group.leave_out(&member, MemberState::Faulted, reason);
+        }
     }
 
     /// Leaves a device out of its group, because it failed something that did not go through this door. Returns false

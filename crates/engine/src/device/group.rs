@@ -4,11 +4,12 @@
 //!   write or a flush is left out at once, and what it failed is acknowledged when the labels of the others say so
 //!   ([`Roster::record`]). So after whatever crash, a member that the labels call whole has all that was acknowledged.
 //! - H2, H3: see [`super::writes`].
-//! - H4: the last whole member is never left out. What it fails fails for the pool, as with one device.
+//! - H4: the last whole member is never left out. What it fails fails for the pool, as with one device. Only a group that
+//!   the pool can do without, a log device, loses its last member, and can be used for nothing from then on.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 use smallvec::SmallVec;
@@ -79,6 +80,8 @@ pub(super) struct Group {
     /// Number of times that a member was left out or taken in; and how many of them the labels tell of.
     changes: AtomicU64,
     recorded: AtomicU64,
+    /// True if the pool can do without the group (H4).
+    is_spared: AtomicBool,
 }
 
 /// A flush of a group that is under way.
@@ -97,7 +100,18 @@ impl Group {
             writes: Writes::default(),
             changes: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
+            is_spared: AtomicBool::new(false),
         }
+    }
+
+    /// Says whether the pool can do without the group (H4).
+    pub(super) fn spare(&self, is_spared: bool) {
+        self.is_spared.store(is_spared, Ordering::SeqCst);
+    }
+
+    /// Returns true if the pool can do without the group.
+    pub(super) fn is_spared(&self) -> bool {
+        self.is_spared.load(Ordering::SeqCst)
     }
 
     /// Returns the members.
@@ -259,7 +273,8 @@ impl Group {
     ) -> bool {
         // With the write side held, two members are not left out at once, each because there is the other.
         let members = self.members.write();
-        if !member.state().is_written() || !has_another(&members, member.number) {
+        let is_needed = !has_another(&members, member.number) && !self.is_spared();
+        if !member.state().is_written() || is_needed {
             return false;
         }
         // First the state, then what is under way: a write that is in neither begins later, and finds the state (H2).
@@ -271,7 +286,7 @@ impl Group {
             group = self.number,
             device = %member.path().display(),
             %reason,
-            "a device is left out of its mirror; the pool goes on without it"
+            "a device is left out; the pool goes on without it"
         );
         true
     }

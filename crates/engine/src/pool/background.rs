@@ -360,6 +360,7 @@ impl Pool {
         if self.shared.check_writable().is_err() {
             return Ok(false);
         }
+        self.tend_log_device()?;
         let window = self.log.lock().window_bytes;
         let steps = self.reap_steps()?;
         let low = self.shared.wants_cleaning();

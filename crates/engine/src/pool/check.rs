@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use super::catalogue::{Catalogue, Unreferenced};
-use super::members::assemble;
+use super::members::{Without, assemble};
 use super::store::Nodes;
 use super::{OpenOptions, Pool};
 use crate::dataset::{DeadBlocks, LiveDataset, ModelEntry, RecordRole, references, space_of};
@@ -83,7 +83,7 @@ pub fn check(
     let options = OpenOptions { cache_bytes, ..OpenOptions::for_rescue() };
     let devices = Pool::open_devices(paths, &options)?;
     // Otherwise a stale device would be reported as damage everywhere.
-    if let Err(error @ Error::NotCurrent { .. }) = assemble(devices.clone(), false) {
+    if let Err(error @ Error::NotCurrent { .. }) = assemble(devices.clone(), Without::default()) {
         return Err(error);
     }
     let pool = Pool::open_on(devices, &options)?;

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use super::copies::Copies;
 use super::group::Waiting;
-use super::label::Superblock;
+use super::label::{LogGroup, Superblock};
 use super::lacks::Lacks;
 use super::logs::stands_for_logs;
 use super::root::{PlacedRecord, Root, TablePage, encode_dead, encode_lists};
@@ -223,7 +223,7 @@ impl Pool {
     }
 
     fn publish_flushed(&self, number: u64, root: PlacedRecord, exported: bool, accepted: u64) -> Result<()> {
-        self.flushes.flush_as(IoClass::AsyncWrite)?;
+        self.flushes.settle_as(IoClass::AsyncWrite)?;
         let superblock = Superblock {
             generation: number,
             log: self.labels.common().log,
@@ -231,10 +231,14 @@ impl Pool {
             second: root.second,
             addr: root.addr,
             exported,
-            flushed: self.flushes.flushed_batch(),
+            flushed: self.flushes.settled_batch(),
             confirmed: true,
             epoch: self.labels.epoch(),
             opening: self.opening,
+            log_device: self.labels.log_group().map(|number| LogGroup {
+                number,
+                is_needed: !exported && !self.flushes.has_lost_log_device(),
+            }),
         };
         // Each device has one in each ring.
         let superblocks = 2 * self.labels.publish(&superblock)?;

@@ -92,7 +92,7 @@ pub fn craft(path: &Path, options: &CreateOptions, crafted: &Crafted) -> Result<
     let (chunks, parts) = (chunks.saturating_sub(crafted.free_chunks), crafted.segments_per_chunk);
     let segments = chunks * parts;
     // The log goes on behind these segments.
-    create_with("crafted", &Devices::all(vec![Arc::clone(&device)]), options, false, segments + 1)?;
+    create_with("crafted", (&Devices::all(vec![Arc::clone(&device)]), false), options, false, segments + 1)?;
     let pool = Pool::open_on(vec![device], &OpenOptions::default())?;
     let maps = crafted.maps();
     let zeros = vec![0; crafted.record_bytes as usize];

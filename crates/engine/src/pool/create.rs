@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::label::{FORMAT_VERSION, Guid, Label, NAME_BYTES_MAX, Superblock, is_name};
+use super::label::{FORMAT_VERSION, Guid, Label, LogGroup, NAME_BYTES_MAX, Superblock, is_name};
 use super::membership::{FIRST_EPOCH, MIRROR_MAX, MemberEntry, Membership};
 use super::opening::Opening;
 use super::root::Root;
@@ -37,14 +37,28 @@ pub struct CreateOptions {
 
 /// Makes a pool on these devices (files or block devices, which must exist).
 pub fn create(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<()> {
-    create_with(name, &Devices::all(open_devices(paths)?), options, false, 1)
+    create_with(name, (&Devices::all(open_devices(paths)?), false), options, false, 1)
 }
 
-/// Makes a pool of groups of devices: a group of several is a mirror. With `trim` it first tells the devices that they
-/// hold nothing.
-pub fn create_groups(name: &str, groups: &[Vec<PathBuf>], options: &CreateOptions, trim: bool) -> Result<()> {
-    let groups = groups.iter().map(|paths| open_devices(paths)).collect::<Result<_>>()?;
-    create_with(name, &Devices::groups(groups), options, trim, 1)
+/// Makes a pool of groups of devices: a group of several is a mirror. `log` are the devices that get each commit first, if
+/// there are any. With `trim` it first tells the devices that they hold nothing.
+pub fn create_groups(
+    name: &str,
+    groups: &[Vec<PathBuf>],
+    log: &[PathBuf],
+    options: &CreateOptions,
+    trim: bool,
+) -> Result<()> {
+    let groups = groups.iter().map(|paths| open_devices(paths)).collect::<Result<Vec<_>>>()?;
+    let (devices, has_log) = with_log(groups, open_devices(log)?);
+    create_with(name, (&devices, has_log), options, trim, 1)
+}
+
+/// Returns the devices of groups and of a log device, and whether there is one: it is the last group.
+fn with_log(mut groups: Vec<Vec<Arc<dyn Device>>>, log: Vec<Arc<dyn Device>>) -> (Devices, bool) {
+    let has_log = !log.is_empty();
+    groups.extend(has_log.then_some(log));
+    (Devices::groups(groups), has_log)
 }
 
 fn open_devices(paths: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>> {
@@ -54,18 +68,30 @@ fn open_devices(paths: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>> {
 
 /// Makes a pool on devices that are open.
 pub fn create_on(name: &str, devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<()> {
-    create_with(name, &Devices::all(devices.to_vec()), options, false, 1)
+    create_with(name, (&Devices::all(devices.to_vec()), false), options, false, 1)
+}
+
+/// As [`create_groups`], on devices that are open, without a log device.
+pub fn create_groups_on(name: &str, groups: &[Vec<Arc<dyn Device>>], options: &CreateOptions) -> Result<()> {
+    create_with(name, (&Devices::groups(groups.to_vec()), false), options, false, 1)
 }
 
 /// As [`create_groups`], on devices that are open.
-pub fn create_groups_on(name: &str, groups: &[Vec<Arc<dyn Device>>], options: &CreateOptions) -> Result<()> {
-    create_with(name, &Devices::groups(groups.to_vec()), options, false, 1)
+pub fn create_with_log_on(
+    name: &str,
+    groups: &[Vec<Arc<dyn Device>>],
+    log: &[Arc<dyn Device>],
+    options: &CreateOptions,
+) -> Result<()> {
+    let (devices, has_log) = with_log(groups.to_vec(), log.to_vec());
+    create_with(name, (&devices, has_log), options, false, 1)
 }
 
-/// Makes a pool whose log begins in segment `segment`; with `trim` it first tells the devices that they hold nothing.
+/// Makes a pool whose log begins in segment `segment`; the last group is the log device if `has_log` says so. With `trim` it
+/// first tells the devices that they hold nothing.
 pub(super) fn create_with(
     name: &str,
-    devices: &Devices,
+    (devices, has_log): (&Devices, bool),
     options: &CreateOptions,
     trim: bool,
     segment: u64,
@@ -89,11 +115,18 @@ pub(super) fn create_with(
         })
         .collect();
     here.iter().try_for_each(|device| Label::erase(device.one()))?;
-    let sizes: Vec<u64> = (0..groups).map(|group| devices.size_bytes(group)).collect::<Result<_, _>>()?;
+    let mut sizes: Vec<u64> = (0..groups).map(|group| devices.size_bytes(group)).collect::<Result<_, _>>()?;
     for (group, size_bytes) in (0..groups).zip(&sizes).filter(|_| trim) {
         discard_chunks(devices, group, 0..Chunk::count(*size_bytes).into())?;
     }
-    let superblock = write_first_root(devices, &sizes, options, segment)?;
+    let log_group = groups.checked_sub(1).filter(|_| has_log);
+    if has_log {
+        sizes.pop();
+    }
+    let superblock = Superblock {
+        log_device: log_group.map(|number| LogGroup { number, is_needed: false }),
+        ..write_first_root(devices, &sizes, options, segment)?
+    };
     for label in &labels {
         label.write(devices.device(label.device)?.one())?;
     }
@@ -234,6 +267,7 @@ fn write_first_root(
         confirmed: true,
         epoch: FIRST_EPOCH,
         opening: Opening::first(options.guid.high(), options.created),
+        log_device: None,
     })
 }
 

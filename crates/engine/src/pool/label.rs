@@ -60,6 +60,8 @@
 //! | 81 | 1: all devices have this superblock or one that has 0 here, flushed | 1 |
 //! | 82 | epoch of the pool | 8 |
 //! | 90 | number, nonce and time of the opening; number, nonce and last checkpoint of the 128 before it | 3096 |
+//! | 3186 | number of the group that is the log device, plus 1; 0: there is none | 2 |
+//! | 3188 | 1: the log device may have batches that no other device has | 1 |
 
 use super::membership::Membership;
 use super::opening::{Opening, Standing};
@@ -77,7 +79,7 @@ pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
 /// First bytes of the label of a spare, which is no member ([`super::spares`]).
 pub(crate) const SPARE_MAGIC: [u8; 8] = *b"PFspare!";
 /// Version of the format that this program writes.
-pub const FORMAT_VERSION: u32 = 6;
+pub const FORMAT_VERSION: u32 = 7;
 /// Features that this program knows.
 pub const KNOWN_FEATURES: u64 = 0;
 /// Number of slots of a ring of superblocks.
@@ -94,6 +96,15 @@ pub(super) const CHECKSUM_AT: usize = BLOCK_BYTES - 4;
 const SECTOR_BYTES: usize = 512;
 /// Bytes of a sector that have fields of a superblock; a checksum follows.
 const SECTOR_FIELDS: usize = SECTOR_BYTES - 4;
+
+/// The group that is a pool's log device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogGroup {
+    /// Its number.
+    pub number: u16,
+    /// True if it may have batches that no other device has, so that the pool needs it.
+    pub is_needed: bool,
+}
 
 /// Identifier of a pool or a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -462,6 +473,8 @@ pub struct Superblock {
     pub epoch: u64,
     /// The opening that wrote it.
     pub opening: Opening,
+    /// The log device.
+    pub log_device: Option<LogGroup>,
 }
 
 impl Superblock {
@@ -493,6 +506,9 @@ impl Superblock {
         out.push(u8::from(self.confirmed));
         out.extend_from_slice(&self.epoch.to_le_bytes());
         self.opening.encode(&mut out);
+        let number = self.log_device.map_or(0, |group| group.number.saturating_add(1));
+        out.extend_from_slice(&number.to_le_bytes());
+        out.push(u8::from(self.log_device.is_some_and(|group| group.is_needed)));
         checksummed_sectors(out)
     }
 
@@ -513,7 +529,21 @@ impl Superblock {
         let second = Located { device, offset, len_bytes, checksum };
         let (confirmed, epoch) = (reader.u8().ok()? == 1, reader.u64().ok()?);
         let opening = Opening::decode(&mut reader).ok()?;
-        Some(Self { generation, log, root, second, addr, exported, flushed, confirmed, epoch, opening })
+        let (number, is_needed) = (reader.u16().ok()?, reader.u8().ok()? == 1);
+        let log_device = number.checked_sub(1).map(|number| LogGroup { number, is_needed });
+        Some(Self {
+            generation,
+            log,
+            root,
+            second,
+            addr,
+            exported,
+            flushed,
+            confirmed,
+            epoch,
+            opening,
+            log_device,
+        })
     }
 
     /// Writes the superblock to both rings of a device.

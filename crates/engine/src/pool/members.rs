@@ -67,6 +67,25 @@ pub(super) struct Assembled {
     pub(super) aside: Vec<Arc<dyn Device>>,
 }
 
+impl Assembled {
+    /// Returns the bytes of each group that chunks may lie in: none of a log device.
+    pub(super) fn sizes_for_chunks(&self) -> Vec<u64> {
+        let mut sizes = self.sizes.clone();
+        let log_device = self.superblock.log_device.map(|group| usize::from(group.number));
+        log_device.and_then(|at| sizes.get_mut(at)).into_iter().for_each(|bytes| *bytes = 0);
+        sizes
+    }
+}
+
+/// What a pool may be opened without.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Without {
+    /// Devices whose superblocks cannot be read are left out, and none is too old.
+    pub(super) rescue: bool,
+    /// The log device, though it may have what no other device has.
+    pub(super) needed_log_device: bool,
+}
+
 /// A member of a mirror that is here and not whole, as it describes itself.
 #[derive(Clone, Debug)]
 pub(super) struct Returned {
@@ -116,13 +135,13 @@ struct Candidates {
     spares: Vec<Arc<dyn Device>>,
 }
 
-/// Finds the place of each device of a pool. With `rescue`, devices whose superblocks cannot be read are left out, and
-/// none is too old.
+/// Finds the place of each device of a pool.
 ///
 /// # Errors
 /// [`Error::NotCurrent`] if a device is stale (I1), unless it is of a mirror that has another one;
 /// [`Error::NotAPool`] if there is no pool, if devices are missing, or for a device that was left out of the pool.
-pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<Assembled> {
+pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, without: Without) -> Result<Assembled> {
+    let rescue = without.rescue;
     let Candidates { all, unlabelled, unsound, unfilled, spares: mut aside } = candidates(devices)?;
     if all.is_empty() {
         let only_spares = || Error::NotAPool("only spares of a pool are here, and they hold no data".into());
@@ -150,7 +169,19 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<As
         tracing::info!(%device, pool = label.name, "it is not a device of the pool, which has others in its place");
     }
     aside.extend(others.into_iter().map(|candidate| candidate.device));
-    let placed = place(all, &tables, &groups, superblock, rescue).map(|mut assembled| {
+    let spared =
+        superblock.log_device.filter(|group| !group.is_needed || without.needed_log_device || rescue);
+    let spared = spared.map(|group| group.number);
+    let is_left = |candidate: &Candidate| {
+        !rescue && Some(candidate.label.membership.group) == spared && !candidate.is_current(&superblock)
+    };
+    let (left, all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_left);
+    for Candidate { device, label, .. } in &left {
+        let device = device.path().display();
+        tracing::warn!(%device, pool = label.name, "it was the log device, and the pool has gone on without it");
+    }
+    aside.extend(left.into_iter().map(|candidate| candidate.device));
+    let placed = place(all, &tables, &groups, superblock, (rescue, spared)).map(|mut assembled| {
         assembled.aside.append(&mut aside);
         assembled
     });
@@ -167,7 +198,7 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<As
 /// Returns true if a pool can be opened on these devices, perhaps without some that it misses. Only labels and
 /// superblocks are read.
 pub fn can_open(devices: &[Arc<dyn Device>]) -> bool {
-    assemble(devices.to_vec(), false).is_ok()
+    assemble(devices.to_vec(), Without::default()).is_ok()
 }
 
 /// Returns the number of devices that a pool has, as far as these labels tell: of a group that none of them is of, at
@@ -228,7 +259,8 @@ fn is_behind(member: &Member, newest: &Standing) -> bool {
 }
 
 /// Returns true if devices with these labels, which have come equally far, suffice to open their pool.
-pub(super) fn suffice<'a>(labels: impl Iterator<Item = &'a Label>) -> bool {
+/// They may lack a group that is `spared`.
+pub(super) fn suffice<'a>(labels: impl Iterator<Item = &'a Label>, spared: Option<u16>) -> bool {
     let labels: Vec<&Label> = labels.collect();
     let newest = newest_tables(labels.iter().copied());
     let is_whole = |label: &&Label| {
@@ -241,7 +273,9 @@ pub(super) fn suffice<'a>(labels: impl Iterator<Item = &'a Label>) -> bool {
     let groups = Groups::told_by(labels.iter().copied());
     let whole: BTreeSet<u16> =
         labels.iter().copied().filter(|label| is_whole(label)).map(|label| label.membership.group).collect();
-    whole.into_iter().filter(|group| groups.has(*group)).count() == groups.count()
+    let spared = spared.filter(|group| groups.has(*group) && !whole.contains(group));
+    whole.into_iter().filter(|group| groups.has(*group)).count() + usize::from(spared.is_some())
+        == groups.count()
 }
 
 /// The groups of a pool, as labels of devices tell that have come equally far.
@@ -391,7 +425,7 @@ fn place(
     tables: &BTreeMap<u16, Membership>,
     groups: &Groups,
     newest: Superblock,
-    rescue: bool,
+    (rescue, spared): (bool, Option<u16>),
 ) -> Result<Assembled> {
     let label = candidates.first().map(|candidate| candidate.label.clone());
     let label = label.ok_or_else(|| Error::NotAPool("there is no device".into()))?;
@@ -421,7 +455,8 @@ fn place(
                 let table = Membership { groups: numbers, gone, ..told.clone() }.of_epoch(newest.epoch);
                 placed.group(table, told, &newest, rescue);
             }
-            None if groups.has(group) => {}
+            // The pool goes on without it, or is not opened.
+            None if groups.has(group) => placed.none(Membership { gone, ..Membership::none(group, numbers) }),
             None => placed.none(Membership { gone, ..Membership::none(group, numbers) }),
         }
     }
@@ -429,7 +464,21 @@ fn place(
         let device = other.device.path().display();
         tracing::info!(%device, pool = label.name, "it is no longer a device of the pool");
     }
-    if placed.whole < groups.count() {
+    let needed = newest.log_device.map(|group| group.number).filter(|group| groups.has(*group));
+    let lacks = |group: &u16| !placed.whole.contains(group);
+    if let Some(group) = needed.filter(|group| lacks(group) && Some(*group) != spared)
+        && placed.whole.len() + 1 == groups.count()
+    {
+        let known = tables.get(&group).map_or(String::new(), |table| {
+            format!(" (device {})", table.members.first().map_or(0, |entry| entry.number))
+        });
+        return Err(Error::NotAPool(format!(
+            "the log device{known} of pool '{}' is not here, and may have commits that no other device has; name it, too, or give them up: pagefold import --accept-loss {}",
+            label.name, label.name
+        )));
+    }
+    let spared = spared.filter(|group| groups.has(*group) && lacks(group));
+    if placed.whole.len() + usize::from(spared.is_some()) < groups.count() {
         let known = tables.iter().filter(|(group, _)| groups.has(**group)).map(|(_, table)| table);
         let members: usize = known.clone().map(|table| table.members.len()).sum();
         let expected = members + groups.count().saturating_sub(known.count());
@@ -464,8 +513,8 @@ struct Placed {
     changed: Vec<u16>,
     returned: Vec<Returned>,
     missing: Vec<u16>,
-    /// Number of groups that have a whole member, and of devices that are here.
-    whole: usize,
+    /// Groups that have a whole member, and the number of devices that are here.
+    whole: BTreeSet<u16>,
     here: usize,
 }
 
@@ -541,7 +590,9 @@ impl Placed {
         if table != *told || is_behind {
             self.changed.push(table.group);
         }
-        self.whole += usize::from(is_readable);
+        if is_readable {
+            self.whole.insert(table.group);
+        }
         self.sizes.push(size_bytes.unwrap_or_default());
         self.groups.push(members);
         self.tables.push(table);

@@ -120,6 +120,7 @@ impl Pool {
         // First the room, then what may be promised of it.
         new.sizes.iter().for_each(|size_bytes| self.chunks.add_device(*size_bytes));
         self.count_chunks();
+        self.take_up_log_device();
     }
 
     /// Lets the pool use all of its devices, which may have grown; with `device`, all of that one's group. Returns the
@@ -134,11 +135,13 @@ impl Pool {
             Some(device) => vec![self.state_of(device)?.0],
             None => (0..self.labels.counted()).collect(),
         };
+        let log_group = self.labels.log_group();
         // Superblocks lie in other places afterwards: none is written meanwhile.
         let _state = self.maintenance.lock();
         let mut grown = 0;
         for group in groups {
             match self.labels.grow(group) {
+                Ok(Some(_)) if Some(group) == log_group => grown += 1,
                 Ok(Some(size_bytes)) => {
                     self.chunks.grow_device(group, size_bytes);
                     grown += 1;

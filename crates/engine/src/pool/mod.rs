@@ -33,6 +33,7 @@
 //! Care        spares                         devices that stand in for others that fail, and when
 //!             removal, balance, moving       empties groups; makes them equally full; moves what lies in chunks
 //!             split                          makes a half of each mirror a pool of its own
+//!             log_device                     a device that gets each commit first
 //!             background                     the threads that do all of this in production
 //!             check, scrub, repair, faults   verify everything; repair from second copies; keep counts of errors
 //!             space_history, own_values      what the pool held over time; values that are logged by themselves
@@ -68,6 +69,7 @@ mod lacks;
 mod late;
 mod listing;
 mod load;
+mod log_device;
 mod logs;
 mod members;
 mod membership;
@@ -129,10 +131,13 @@ pub use balance::{BalanceStatus, Shift};
 pub use check::{CheckReport, Progress, check};
 pub use clean::CleanReport;
 pub use compare::Comparison;
-pub use create::{CreateOptions, create, create_groups, create_groups_on, create_on, destroy};
+pub use create::{
+    CreateOptions, create, create_groups, create_groups_on, create_on, create_with_log_on, destroy,
+};
 pub use group::Flight;
-pub use label::{Guid, Label};
+pub use label::{Guid, Label, LogGroup};
 pub use listing::Listed;
+pub use log_device::LogDeviceStatus;
 pub use logs::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES};
 pub use members::can_open;
 pub use membership::Membership;

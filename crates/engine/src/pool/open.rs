@@ -14,10 +14,10 @@ use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
 use super::identity::demand;
 use super::image::Image;
-use super::label::{Label, Superblock};
+use super::label::{Label, LogGroup, Superblock};
 use super::lacks::{Since, decode_all};
 use super::load::{ChunkBytes, load_lists, load_table, read_placed};
-use super::members::{Assembled, assemble};
+use super::members::{Assembled, Without, assemble};
 use super::opening::Standing;
 use super::options::OpenOptions;
 use super::places::check_places;
@@ -36,7 +36,7 @@ use crate::dataset::{
     Commit, Dataset, DeadBlocks, Journal, LiveDataset, LogicalCapacity, ModelTable, PrimaryCache, Shared,
     SpaceAccounting,
 };
-use crate::device::{AlignedBuf, Device, Devices, Roster};
+use crate::device::{AlignedBuf, Device, Devices, IoClass, Roster};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{Compression, RecordCache, model_of};
 use crate::segment::{DirEntryState, Directory, Segment, Segments, TablePages};
@@ -45,7 +45,8 @@ use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::types::COPIES;
 use crate::wal::batch::Verified;
 use crate::wal::{
-    BatchView, LogDamage, LogEnd, LogSource, LogWriter, Position, RecordKind, replay, write_directory,
+    BatchView, LogDamage, LogDevice, LogEnd, LogSource, LogWriter, LoggedBatches, Position, RecordKind,
+    replay, write_directory,
 };
 use crate::{Addr, Error, Ptr, Result};
 
@@ -107,6 +108,8 @@ struct OpeningPool {
     unflushed: Vec<(u64, UnflushedBatch)>,
     /// Number of the last batch with operations plus one, as far as the checkpoint and the log tell.
     operations_below: u64,
+    /// What the log device has.
+    logged: Option<LoggedBatches>,
     /// Damage that was found; `None` unless the pool is opened for rescue.
     rescue: Option<RescueReport>,
 }
@@ -122,13 +125,15 @@ impl Pool {
         if options.rescue && !(options.read_only && options.accept_loss) {
             return Err(Error::Invalid("a pool that is opened for rescue is not changed".into()));
         }
-        let mut assembled = assemble(devices, options.rescue)?;
+        let mut assembled =
+            assemble(devices, Without { rescue: options.rescue, needed_log_device: options.accept_loss })?;
         let aside = std::mem::take(&mut assembled.aside);
         if !options.read_only {
             assembled.labels.iter().try_for_each(Label::check_writable)?;
         }
         let identity = identify(&assembled, options)?;
         let mut opening = OpeningPool::load(&assembled, identity, options)?;
+        opening.read_log_device(options)?;
         let mut ops = Vec::new();
         let end = opening.scan(&mut ops, options.accept_loss)?;
         if !options.read_only {
@@ -136,6 +141,9 @@ impl Pool {
         }
         let pool = opening.finish(end, &ops, options)?;
         pool.load_spares(aside.clone())?;
+        if !options.read_only && pool.check_failed().is_ok() {
+            pool.tend_log_device()?;
+        }
         if !options.read_only
             && pool.check_failed().is_ok()
             && let Err(error) = pool.settle_split(&aside)
@@ -196,7 +204,7 @@ impl OpeningPool {
         Identity { superblock, opening_superblock }: Identity,
         options: &OpenOptions,
     ) -> Result<Self> {
-        let (devices, sizes) = (assembled.devices.clone(), &assembled.sizes);
+        let (devices, sizes) = (assembled.devices.clone(), &assembled.sizes_for_chunks());
         let chunks = Arc::new(Chunks::new(sizes));
         let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.1));
         for table in assembled.tables.iter().filter(|table| table.leaves) {
@@ -206,6 +214,9 @@ impl OpeningPool {
         let ahead = ReadAhead::new(options.reads_at_once);
         let labels = Labels::new(assembled, Arc::clone(&segments), options.read_only, options.salt)?;
         let labels = Arc::new(labels);
+        if let Some(group) = labels.log_group() {
+            devices.spare(group, true);
+        }
         let roster: Weak<dyn Roster> = Arc::downgrade(&labels) as _;
         devices.set_roster(roster);
         if !options.read_only {
@@ -293,8 +304,38 @@ impl OpeningPool {
             used,
             unflushed: Vec::new(),
             operations_below,
+            logged: None,
             rescue,
         })
+    }
+
+    /// Reads the log device, if there may be anything on it that is nowhere else.
+    fn read_log_device(&mut self, options: &OpenOptions) -> Result<()> {
+        let Some(group) = self.labels.log_group().filter(|_| !self.superblock.exported) else {
+            return Ok(());
+        };
+        let is_needed = self.superblock.log_device.is_some_and(|log| log.is_needed) && !options.accept_loss;
+        match self.devices.copies(group) {
+            _ if options.rescue => return Ok(()),
+            0 if is_needed => {
+                return Err(Error::Failed(
+                    "the log device failed while the pool was being opened, and may have commits that no other device has".into(),
+                ));
+            }
+            0 => return Ok(()),
+            _ => {}
+        }
+        let log = self.labels.common().log.low();
+        let size_bytes = self.labels.group_bytes(group);
+        let log_devices = self.devices.of_class(IoClass::AsyncRead);
+        match LoggedBatches::read(&log_devices, group, size_bytes, log) {
+            Ok(logged) => self.logged = Some(logged),
+            Err(error) if options.accept_loss => {
+                tracing::error!(%error, "what the log device has is given up");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// First pass: verifies the log, rebuilds the directories of its segments, and collects the operations.
@@ -308,7 +349,10 @@ impl OpeningPool {
             chunks: &self.chunks,
             flushed: self.superblock.flushed,
             accept_loss,
+            logged: self.logged.as_ref(),
         };
+        let (logged, is_read_only) = (self.logged.is_some(), self.labels.is_read_only());
+        let settled = self.superblock.flushed;
         replay(source, self.root.position, &mut |batch: BatchView<'_>| {
             if !segments.has(batch.segment) {
                 segments.insert(Segment::fresh(batch.segment, batch.chunk))?;
@@ -331,9 +375,16 @@ impl OpeningPool {
                 let addr = Addr::new(batch.segment, entry.slot);
                 segments.copied(Ptr { addr, len_bytes: entry.len_bytes })?;
             }
+            if batch.is_misplaced && is_read_only {
+                return Err(Error::Invalid(
+                    "the pool was not closed, and its log device has what belongs on the others: open it once to write to it, so that an opening brings that there".into(),
+                ));
+            }
             used.insert(batch.segment, (batch.chunk, batch.end));
-            unflushed.retain(|(number, _)| *number >= batch.flushed);
-            if batch.number >= batch.flushed {
+            // With a log device a batch that was flushed need not be flushed where it belongs.
+            let flushed = if logged { settled } else { batch.flushed };
+            unflushed.retain(|(number, _)| *number >= flushed);
+            if batch.number >= flushed {
                 let BatchView { chunk, start, end, checksum, .. } = batch;
                 let placed = UnflushedBatch { chunk, start, end, checksum };
                 unflushed.push((batch.number, placed));
@@ -395,7 +446,7 @@ impl OpeningPool {
         }
         shared.read_only.store(options.read_only, Ordering::Relaxed);
         let page_ptrs = self.table.iter().map(|page| (page.page, page.placed.ptr())).collect();
-        let writer = LogWriter::new(
+        let mut writer = LogWriter::new(
             self.labels.common().log.low(),
             position,
             Arc::clone(&self.segments),
@@ -403,6 +454,12 @@ impl OpeningPool {
             &self.devices,
         )
         .with_salt(options.salt);
+        if let Some(group) = self.labels.log_group().filter(|_| !options.read_only)
+            && self.devices.copies(group) > 0
+        {
+            let size_bytes = self.labels.group_bytes(group);
+            writer.set_log_device(Some(LogDevice::new(&self.devices, group, size_bytes)));
+        }
         let flushes = writer.flushes();
         let clean = self.superblock.exported && ops.is_empty();
         let journal = options.journal.as_ref().filter(|_| !options.read_only && end.damage.is_none());
@@ -527,11 +584,18 @@ impl OpeningPool {
         if end.torn {
             self.erase_header(next)?;
         }
+        if let Some(logged) = &self.logged {
+            logged.erase_headers(&self.devices, end.position.batch, end.position.chain)?;
+        }
         // A superblock is written, too: a flush of the last one may have failed, and then a device shows it until the
         // power goes, while chunks that the one before refers to are given out from now on.
         let flushed = end.position.batch;
         let mut told = self.opening_superblock;
-        if flushed > self.superblock.flushed {
+        told.log_device = self
+            .labels
+            .log_group()
+            .map(|number| LogGroup { number, is_needed: self.devices.copies(number) > 0 });
+        if flushed > self.superblock.flushed || self.logged.is_some() {
             // The new superblock tells that all batches that were found are there (T7): the log goes on at another
             // place, and only its last batches tell where.
             self.devices.flush()?;
@@ -575,6 +639,12 @@ impl OpeningPool {
                 if found {
                     break;
                 }
+            }
+            if let (false, Some(logged)) = (found, &self.logged)
+                && let Some(there) = logged.with_checksum(&self.devices, *number, *checksum)?
+                && there.len() == bytes.len()
+            {
+                (found, bytes) = (is_it(&there), there);
             }
             if !found {
                 let device = self.devices.path_of(chunk.device);

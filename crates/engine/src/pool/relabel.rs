@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::Pool;
 use super::identity::{Member, judge};
 use super::label::{Guid, is_name};
-use super::members::{Assembled, assemble, expected};
+use super::members::{Assembled, Without, assemble, expected};
 use super::options::OpenOptions;
 use super::spare_label::SpareLabel;
 use crate::device::{Device, OneDevice};
@@ -36,7 +36,7 @@ pub fn rename_on(devices: Vec<Arc<dyn Device>>, name: &str) -> Result<()> {
     if !is_name(name) {
         return Err(Error::Invalid(format!("'{}' is no name for a pool", name.escape_default())));
     }
-    let Assembled { labels, devices, aside, .. } = assemble(devices, false)?;
+    let Assembled { labels, devices, aside, .. } = assemble(devices, Without::default())?;
     labels.iter().try_for_each(super::Label::check_writable)?;
     if let Some(pool) = labels.first().map(|label| label.pool) {
         relabel_spares(&aside, pool, |spare| name.clone_into(&mut spare.name))?;

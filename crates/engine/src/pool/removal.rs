@@ -42,6 +42,9 @@ impl Pool {
     /// others have too little room; [`Error::ReadOnly`]; errors of devices.
     pub fn remove_group(&self, group: u16) -> Result<()> {
         self.shared.check_writable()?;
+        if self.labels.log_group() == Some(group) {
+            return self.remove_log_device();
+        }
         if self.known_group(group)? {
             return Err(Error::Invalid("it is being removed already".into()));
         }

@@ -66,6 +66,8 @@ struct State {
     counted: u16,
     /// Number of times that groups were to be added in this opening.
     additions: u64,
+    /// Number of the group that is the log device.
+    log_group: Option<u16>,
 }
 
 /// How a device becomes a member of a group.
@@ -81,7 +83,7 @@ pub(super) struct Joining {
 /// Groups that count from a superblock on.
 #[derive(Debug, Default)]
 pub(super) struct NewGroups {
-    /// Bytes that each of them uses, by ascending numbers.
+    /// Bytes of each of them that chunks may lie in, by ascending numbers.
     pub(super) sizes: Vec<u64>,
     /// Groups whose labels do not tell of them yet.
     untold: Vec<u16>,
@@ -118,6 +120,7 @@ impl Labels {
             epoch: (assembled.superblock.epoch, groups),
             counted: groups,
             additions: 0,
+            log_group: assembled.superblock.log_device.map(|group| group.number),
         });
         let devices = assembled.devices.clone();
         let left_out = false.into();
@@ -203,6 +206,21 @@ impl Labels {
         self.state.lock().sizes.get(usize::from(group)).copied().unwrap_or_default()
     }
 
+    /// Returns the number of the group that is the log device.
+    pub(super) fn log_group(&self) -> Option<u16> {
+        self.state.lock().log_group
+    }
+
+    /// Has the next superblock name a group as the log device, or none.
+    pub(super) fn set_log_group(&self, group: Option<u16>) {
+        self.state.lock().log_group = group;
+    }
+
+    /// Returns true if nothing may be written to the devices.
+    pub(super) const fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
     /// Returns the tables of all groups.
     pub(super) fn tables(&self) -> Vec<Membership> {
         self.state.lock().tables.clone()
@@ -268,6 +286,19 @@ impl Labels {
     /// # Errors
     /// [`Error::Busy`] if other groups are being added; errors of the devices. Then none is added.
     pub(super) fn add_groups(&self, groups: Vec<Vec<Arc<dyn Device>>>) -> Result<()> {
+        self.add_groups_as(groups, false)
+    }
+
+    /// Adds a group as the log device, as [`Labels::add_groups`] adds others. Returns its number.
+    ///
+    /// # Errors
+    /// Those of [`Labels::add_groups`].
+    pub(super) fn add_log_device(&self, devices: Vec<Arc<dyn Device>>) -> Result<u16> {
+        self.add_groups_as(vec![devices], true)?;
+        self.log_group().ok_or_else(|| Error::Invalid("the log device was not added".into()))
+    }
+
+    fn add_groups_as(&self, groups: Vec<Vec<Arc<dyn Device>>>, is_log: bool) -> Result<()> {
         let mut state = self.state.lock();
         if usize::from(state.counted) < state.tables.len() {
             return Err(Error::Busy("other devices are being added".into()));
@@ -322,6 +353,10 @@ impl Labels {
         }
         state.labels.extend(labels.into_iter().map(|label| (label.device, label)));
         (state.tables, state.epoch) = (tables, (epoch, all));
+        if is_log {
+            state.log_group = Some(first);
+            self.devices.spare(first, true);
+        }
         Ok(())
     }
 
@@ -336,7 +371,9 @@ impl Labels {
         for table in state.tables.iter_mut().take(first.into()) {
             (table.epoch, table.groups) = (epoch, groups);
         }
-        let sizes = state.sizes.iter().skip(first.into()).copied().collect();
+        let new = state.sizes.iter().zip(0_u16..).skip(first.into());
+        let log_group = state.log_group;
+        let sizes = new.map(|(bytes, group)| if Some(group) == log_group { 0 } else { *bytes }).collect();
         NewGroups { sizes, untold: (0..first).collect() }
     }
 
@@ -386,7 +423,10 @@ impl Labels {
     pub(super) fn staying(&self) -> usize {
         let state = self.state.lock();
         let counted = state.tables.iter().take(state.counted.into());
-        counted.filter(|table| !table.leaves && !table.members.is_empty()).count()
+        let holds_data = |table: &&Membership| {
+            !table.leaves && !table.members.is_empty() && Some(table.group) != state.log_group
+        };
+        counted.filter(holds_data).count()
     }
 
     /// Makes the labels of a group say that it leaves, or stays (E2 of [`super::removal`]).

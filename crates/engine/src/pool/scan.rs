@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::identity::{Member, MemberSet, versions};
-use super::label::{Guid, Label};
+use super::label::{Guid, Label, Superblock};
 use super::members::{expected, newest_tables, suffice, was_left};
 use super::opening::{Relation, Standing};
 use super::paths::{PathTarget, SYS, made_of, target};
@@ -194,10 +194,14 @@ fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Opti
     let label = &first.member.label;
     let labels = || all.iter().flatten().map(|one| &one.member.label);
     let expected = expected(labels());
+    let heads = all.iter().flatten().map(|one| one.member.head);
+    let newest = heads.filter(|head| head.confirmed).max_by_key(Superblock::order);
+    let log_device = newest.and_then(|head| head.log_device);
+    let spared = log_device.filter(|group| !group.is_needed).map(|group| group.number);
     let state = match relation {
         Some(Relation::Before) => FoundState::Old,
         Some(_) => FoundState::Apart,
-        None if !suffice(labels()) => FoundState::Incomplete,
+        None if !suffice(labels(), spared) => FoundState::Incomplete,
         None if !alike.is_empty() => FoundState::Copies,
         None if in_use => FoundState::InUse,
         None if all.len() < expected => FoundState::Degraded,

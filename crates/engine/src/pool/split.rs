@@ -97,6 +97,14 @@ impl Pool {
         if tables.len() != usize::from(self.labels.counted()) {
             return Err(Error::Busy("devices are being added".into()));
         }
+        if let Some(number) = self.labels.log_group().and_then(|group| tables.get(usize::from(group))) {
+            let of = number.members.first().map_or(0, |entry| entry.number);
+            let path = self.shared.devices.device_path(of);
+            return Err(Error::Invalid(format!(
+                "{} is the log device, which cannot be divided: remove it first",
+                path.display()
+            )));
+        }
         let mut chosen = Vec::new();
         for table in tables.iter().filter(|table| !table.members.is_empty()) {
             let entry = self.choose_member(table, &mut rest)?;

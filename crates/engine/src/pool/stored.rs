@@ -9,7 +9,7 @@ use super::create::FIRST_DATASET;
 use super::image::{CatalogueHead, Image};
 use super::label::Superblock;
 use super::load::read_placed;
-use super::members::{Assembled, assemble};
+use super::members::{Assembled, Without, assemble};
 use super::places::check_places;
 use super::root::{PlacedRecord, Root};
 use crate::device::{Device, Devices};
@@ -72,7 +72,9 @@ impl Pool {
     /// Errors if the devices are not those of a pool, or are damaged. They may look damaged while another process
     /// writes to them.
     pub fn stored_properties(devices: Vec<Arc<dyn Device>>) -> Result<BTreeMap<String, String>> {
-        let Assembled { devices, superblock, sizes, .. } = assemble(devices, false)?;
+        let assembled = assemble(devices, Without::default())?;
+        let sizes = assembled.sizes_for_chunks();
+        let Assembled { devices, superblock, .. } = assembled;
         let Superblock { addr, root: first, second, .. } = superblock;
         let chunks = Chunks::new(&sizes);
         // Nothing is cached: each record is read once.

@@ -22,18 +22,22 @@
 //!   batch, which the successors of that batch continue.
 //!
 //! ```text
-//! writer   appends batches
-//! flush    makes them durable beside the writer
-//! replay   reads them after a crash, and judges the end of the log
-//! batch    their stored form, and whether one counts
+//! writer      appends batches
+//! flush       makes them durable beside the writer
+//! replay      reads them after a crash, and judges the end of the log
+//! batch       their stored form, and whether one counts
+//! log_device  a device that gets them first
 //! ```
 
 pub mod batch;
 mod flush;
+mod log_device;
 mod replay;
 mod writer;
 
 pub(crate) use flush::Flushes;
+pub(crate) use log_device::LogDevice;
+pub use log_device::LoggedBatches;
 pub(crate) use replay::{BatchView, LogEnd, read_or_zeros};
 pub use replay::{LogDamage, LogSource, replay};
 pub(crate) use writer::write_directory;

@@ -10,9 +10,9 @@ use std::collections::HashSet;
 
 use zerocopy::FromBytes;
 
-use super::Position;
 use super::batch::{BatchHeader, MAGIC, Verified, may_go_on};
 use super::writer::RecordKind;
+use super::{LoggedBatches, Position};
 use crate::device::{AlignedBuf, Devices};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::segment::{DirEntry, record_checksum};
@@ -49,6 +49,8 @@ pub struct BatchView<'a> {
     pub records: Vec<(DirEntry, RecordKind, Option<&'a [u8]>)>,
     /// Its operations.
     pub ops: &'a [u8],
+    /// True if it was found on the log device, and not where it belongs.
+    pub(crate) is_misplaced: bool,
 }
 
 /// The source of a log.
@@ -64,6 +66,8 @@ pub struct LogSource<'a> {
     pub flushed: u64,
     /// True to take damage for the end of the log, and lose what was acknowledged behind it.
     pub accept_loss: bool,
+    /// What the log device has, if there is one.
+    pub logged: Option<&'a LoggedBatches>,
 }
 
 /// Damage to a batch that had been flushed.
@@ -110,7 +114,8 @@ pub fn replay(
     let end =
         LogEnd { position: start, replayed_bytes: 0, batches: 0, damaged: 0, damage: None, torn: false };
     let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
-    let mut log = Replay { source, end, flushed: source.flushed };
+    let flushed = source.logged.map_or(0, |logged| logged.flushed).max(source.flushed);
+    let mut log = Replay { source, end, flushed, is_misplaced: false };
     loop {
         log.segment(&mut buf, visit)?;
         // The first batch of the next segment names that segment and the chunk that was promised for it (T3).
@@ -135,6 +140,8 @@ struct Replay<'a> {
     end: LogEnd,
     /// Batches with lower numbers are known to have been flushed.
     flushed: u64,
+    /// True while a batch of the log device is visited.
+    is_misplaced: bool,
 }
 
 impl Replay<'_> {
@@ -161,7 +168,8 @@ impl Replay<'_> {
                 self.read(chunk, 0, read_to, buf.get_mut(read_to..to).unwrap_or_default())?;
                 read_to = to;
             }
-            if !self.batch(buf.get(at..read_to).unwrap_or_default(), copies == 1, visit)?
+            let is_only = copies == 1 && self.source.logged.is_none();
+            if !self.batch(buf.get(at..read_to).unwrap_or_default(), is_only, visit)?
                 && !self.batch_elsewhere((chunk, copies), at, visit)?
             {
                 break;
@@ -170,23 +178,48 @@ impl Replay<'_> {
         Ok(self.end.batches - before)
     }
 
-    /// Looks for the batch at `at` of a chunk on all devices of a mirror: one that is whole first, then one that is
-    /// damaged. Visits it, and returns whether there is one.
+    /// Looks for the batch at `at` of a chunk on the log device and on all devices of a mirror: one that is whole first,
+    /// then one that is damaged. Visits it, and returns whether there is one.
     fn batch_elsewhere(
         &mut self,
         (chunk, copies): (Chunk, usize),
         at: usize,
         visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
     ) -> Result<bool> {
-        if copies == 1 {
+        if copies == 1 && self.source.logged.is_none() {
             return Ok(false);
         }
+        if self.logged_batch(visit)? {
+            return Ok(true);
+        }
         let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize - at);
-        for (copy, damaged) in
-            (1..copies).map(|copy| (copy, false)).chain((0..copies).map(|copy| (copy, true)))
-        {
+        for copy in 1..copies {
             self.read(chunk, copy, at, &mut buf)?;
-            if self.batch(&buf, damaged, visit)? {
+            if self.batch(&buf, false, visit)? {
+                return Ok(true);
+            }
+        }
+        for copy in 0..copies {
+            self.read(chunk, copy, at, &mut buf)?;
+            if self.batch(&buf, true, visit)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Visits the next batch as the log device has it. Returns whether it does.
+    fn logged_batch(&mut self, visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>) -> Result<bool> {
+        let Some(logged) = self.source.logged else { return Ok(false) };
+        let Position { batch, chain, used, .. } = self.end.position;
+        for bytes in logged.get(self.source.devices, batch, chain)? {
+            if used as usize + bytes.len() > CHUNK_BYTES as usize {
+                continue;
+            }
+            self.is_misplaced = true;
+            let visited = self.batch(&bytes, false, visit);
+            self.is_misplaced = false;
+            if visited? {
                 return Ok(true);
             }
         }
@@ -252,6 +285,7 @@ impl Replay<'_> {
             flushed: self.flushed,
             records,
             ops: batch.ops(),
+            is_misplaced: self.is_misplaced,
         })?;
         Ok(true)
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use super::batch::{self, BatchHeader, ENTRY_BYTES, HEADER_BYTES};
-use super::{Flushes, Position};
+use super::flush::BatchWritten;
+use super::{Flushes, LogDevice, Position};
 use crate::device::{AlignedBuf, Devices, IoClass};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
 use crate::segment::{DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, record_checksum};
@@ -76,6 +77,7 @@ pub struct LogWriter {
     devices: Devices,
     of_checkpoints: Devices,
     flushes: Arc<Flushes>,
+    log_device: Option<LogDevice>,
     salt: [u8; 6],
     /// Batches below this number were flushed, and something that was written later tells so.
     attested_batch: u64,
@@ -94,7 +96,7 @@ impl LogWriter {
         devices: &Devices,
     ) -> Self {
         let flushes = Arc::new(Flushes::new(devices.clone()));
-        flushes.wrote_batch(position.batch, true);
+        flushes.wrote_batch(position.batch, BatchWritten::Settled);
         Self {
             pool,
             position,
@@ -103,6 +105,7 @@ impl LogWriter {
             devices: devices.of_class(IoClass::Log),
             of_checkpoints: devices.of_class(IoClass::AsyncWrite),
             flushes,
+            log_device: None,
             salt: [0; 6],
             attested_batch: 0,
             batches: 0,
@@ -115,6 +118,28 @@ impl LogWriter {
         let [a, b, c, d, e, f, ..] = salt.to_le_bytes();
         self.salt = [a, b, c, d, e, f];
         self
+    }
+
+    /// Has batches go to a log device first, or to their places alone (K1). All batches so far must be settled when a log
+    /// device goes.
+    pub(crate) fn set_log_device(&mut self, log_device: Option<LogDevice>) {
+        self.flushes.set_log_device(log_device.as_ref().map(LogDevice::group));
+        self.log_device = log_device;
+    }
+
+    /// Returns true if there is a log device, whether it works or not.
+    pub(crate) const fn has_log_device(&self) -> bool {
+        self.log_device.is_some()
+    }
+
+    /// Returns the bytes of the log device, and of those that batches take which are not settled.
+    pub(crate) fn log_device_room(&self) -> Option<(u64, u64)> {
+        self.log_device().map(|log_device| log_device.room_and_used(self.flushes.settled_batch()))
+    }
+
+    /// Returns the log device, if there is one that works.
+    fn log_device(&self) -> Option<&LogDevice> {
+        self.log_device.as_ref().filter(|_| !self.flushes.has_lost_log_device())
     }
 
     /// Returns the state of flushing, by which the log is made durable without holding the writer.
@@ -277,16 +302,24 @@ impl LogWriter {
             slot += 1;
         }
         let chain = batch::set_checksums(&mut buf[..len]);
-        // A write that is durable by itself saves the flush if nothing else is waiting for one.
         let device = position.chunk.device;
         let devices = if checkpoint > 0 { &self.of_checkpoints } else { &self.devices };
-        let durable = alone && devices.writes_durably(device)? && self.flushes.nothing_waits();
-        devices.write(device, position.chunk.offset() + u64::from(position.used), &buf, durable)?;
-        if !durable {
-            self.flushes.wrote(device);
-        }
-        self.flushes.wrote_batch(position.batch + 1, durable);
-        appended.durable = durable;
+        let offset = position.chunk.offset() + u64::from(position.used);
+        let written = if self.takes_log_device(buf.len()) {
+            devices.write(device, offset, &buf, false)?;
+            self.flushes.wrote_beside_log(device);
+            self.write_to_log_device(&buf, alone)
+        } else {
+            // A write that is durable by itself saves the flush if nothing else is waiting for one.
+            let durable = alone && devices.writes_durably(device)? && self.flushes.nothing_waits();
+            devices.write(device, offset, &buf, durable)?;
+            if !durable {
+                self.flushes.wrote(device);
+            }
+            if durable { BatchWritten::Settled } else { BatchWritten::NotDurable }
+        };
+        self.flushes.wrote_batch(position.batch + 1, written);
+        appended.durable = written != BatchWritten::NotDurable;
         self.segments.append(position.segment, &entries)?;
         self.batches += 1;
         self.position.used += buf.len() as u32;
@@ -296,6 +329,28 @@ impl LogWriter {
         appended.written_bytes += buf.len() as u64;
         appended.framing_bytes += (buf.len() - (len - fixed)) as u64;
         Ok(())
+    }
+
+    /// Returns true if the next batch, of `len_bytes` with its padding, goes to the log device, and with that is as durable as
+    /// all before it.
+    fn takes_log_device(&self, len_bytes: usize) -> bool {
+        self.log_device().is_some_and(|log_device| {
+            self.flushes.log_device_suffices() && log_device.has_room(len_bytes, self.flushes.settled_batch())
+        })
+    }
+
+    /// Writes the next batch to the log device. Returns whether it is durable without a flush. If the device fails, the
+    /// batch is durable with a flush of the others, as all that come after it.
+    fn write_to_log_device(&mut self, buf: &AlignedBuf, alone: bool) -> BatchWritten {
+        let Some(log_device) = self.log_device.as_mut() else { return BatchWritten::NotDurable };
+        let durable = alone && self.flushes.log_device_is_flushed() && log_device.writes_durably();
+        let settled = self.flushes.settled_batch();
+        match log_device.write(self.position.batch, buf, settled, durable) {
+            Ok(()) if durable => return BatchWritten::Durable,
+            Ok(()) => self.flushes.wrote_to_log_device(),
+            Err(error) => self.flushes.give_up_log_device(&error),
+        }
+        BatchWritten::NotDurable
     }
 
     /// Closes the open segment, and goes on in the next chunk. Returns the number of bytes written for that.
@@ -324,7 +379,11 @@ impl LogWriter {
         let directory = self.segments.open_directory(position.segment).unwrap_or_default();
         let dir =
             write_directory(&self.devices, position.chunk, position.used, position.segment, &directory)?;
-        self.flushes.wrote(position.chunk.device);
+        // Replay makes directories of its own, so no commit waits for this one if the log device has the batches.
+        match self.log_device().is_some() && self.flushes.log_device_suffices() {
+            true => self.flushes.wrote_beside_log(position.chunk.device),
+            false => self.flushes.wrote(position.chunk.device),
+        }
         self.segments.close(position.segment, dir)?;
         Ok(2 * u64::from(dir.len_bytes).next_multiple_of(BLOCK_BYTES as u64))
     }

@@ -8,7 +8,8 @@ use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, OneDevice, SimDevice};
 use pagefold_engine::pool::label::{self, Superblock};
 use pagefold_engine::pool::{
-    CreateOptions, Guid, Label, Membership, OpenOptions, Opening, Pool, SpareLabel, create_groups_on,
+    CreateOptions, Guid, Label, LogGroup, Membership, OpenOptions, Opening, Pool, SpareLabel,
+    create_groups_on,
 };
 use pagefold_engine::record::{NoModels, decode};
 use pagefold_engine::segment::{Directory, Located, PageIds, Segments, decode_page, record_checksum};
@@ -57,6 +58,7 @@ fn label_and_superblock() {
         confirmed,
         epoch: 3,
         opening,
+        log_device: Some(LogGroup { number: 2, is_needed: true }),
     };
     block.write(OneDevice::of(all[0].as_ref()), &label).unwrap();
     let slot = label::RING_START + 34 % label::RING_SLOTS * 4096;

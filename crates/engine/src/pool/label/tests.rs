@@ -52,6 +52,7 @@ fn a_torn_superblock_does_not_become_whole_by_the_next_one() {
         confirmed: true,
         epoch: 0,
         opening: opening.next(41, 1, nonce, 200).unwrap(),
+        log_device: Some(LogGroup { number: 2, is_needed: true }),
     };
     let (torn, next) = (block(34), block(35));
     let (torn_bytes, next_bytes) = (torn.encode(), next.encode());

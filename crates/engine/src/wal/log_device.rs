@@ -1,0 +1,214 @@
+//! The log device: a small fast device that gets each batch first.
+//!
+//! A batch goes to its place in the open segment, and to the log device; it is durable as soon as the log device is
+//! flushed. So commits do not wait for the devices that hold the data. Replay asks the log device for a batch that is
+//! not in its place, and an opening writes it there.
+//!
+//! - K1: the log device has each batch that was acknowledged and is not on stable storage in its place
+//!   (`Flushes::settled_batch`). Its chunks are filled in turn, each from its start on, with batches one after the other at block
+//!   boundaries; a chunk is filled anew when all batches in it are settled.
+//! - K2: a batch counts by its content alone (T1), wherever it lies. So what is left of earlier turns and openings does no
+//!   harm, except for a torn batch with which the log would go on: an opening erases it (T8).
+//! - K3: a superblock tells which group is the log device, and whether a batch may be on it alone. If none may be, the
+//!   pool can do without it.
+
+use std::collections::BTreeMap;
+
+use zerocopy::FromBytes;
+
+use super::batch::{BatchHeader, MAGIC, Verified};
+use crate::Result;
+use crate::device::{AlignedBuf, Devices, IoClass};
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::space::Chunk;
+
+/// Largest number of chunks that are used: an opening after a crash reads all of them.
+const CHUNKS_MAX: u32 = ((1 << 30) / CHUNK_BYTES) as u32;
+
+/// A chunk of the log device and the byte in it where the next batch goes.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    chunk: u32,
+    used: u32,
+}
+
+/// The writing end of a log device.
+pub(crate) struct LogDevice {
+    devices: Devices,
+    group: u16,
+    place: Place,
+    /// For each chunk: all batches in it have lower numbers.
+    below: Vec<u64>,
+}
+
+/// Returns the number of chunks of a log device that are used.
+fn chunks_of(size_bytes: u64) -> u32 {
+    Chunk::count(size_bytes).min(CHUNKS_MAX)
+}
+
+impl LogDevice {
+    /// Takes the group `group`, of `size_bytes`, as the log device. Nothing on it is needed.
+    pub(crate) fn new(devices: &Devices, group: u16, size_bytes: u64) -> Self {
+        let below = vec![0; chunks_of(size_bytes) as usize];
+        Self { devices: devices.of_class(IoClass::Log), group, place: Place { chunk: 0, used: 0 }, below }
+    }
+
+    /// Returns its group.
+    pub(crate) const fn group(&self) -> u16 {
+        self.group
+    }
+
+    /// Returns the room, in bytes, and the number of bytes of it that batches take which are not settled yet: batches from
+    /// number `settled` on.
+    pub(crate) fn room_and_used(&self, settled: u64) -> (u64, u64) {
+        let used = self.below.iter().filter(|below| **below > settled).count() as u64;
+        (self.below.len() as u64 * CHUNK_BYTES, used * CHUNK_BYTES)
+    }
+
+    /// Returns the place for a batch of `len_bytes`; `None` if there is none before more batches than those below
+    /// `settled` are on stable storage in their places.
+    fn find(&self, len_bytes: usize, settled: u64) -> Option<Place> {
+        let Place { chunk, used } = self.place;
+        if used as usize + len_bytes <= CHUNK_BYTES as usize {
+            let is_fresh = used > 0 || self.is_settled(chunk, settled);
+            return is_fresh.then_some(self.place);
+        }
+        let next = (chunk + 1) % self.below.len().max(1) as u32;
+        self.is_settled(next, settled).then_some(Place { chunk: next, used: 0 })
+    }
+
+    fn is_settled(&self, chunk: u32, settled: u64) -> bool {
+        self.below.get(chunk as usize).is_some_and(|below| *below <= settled)
+    }
+
+    /// Returns true if there is a place for a batch of `len_bytes`.
+    pub(super) fn has_room(&self, len_bytes: usize, settled: u64) -> bool {
+        self.find(len_bytes, settled).is_some()
+    }
+
+    /// Returns true if a durable write costs less than a write and a flush after it.
+    pub(super) fn writes_durably(&self) -> bool {
+        self.devices.writes_durably(self.group).unwrap_or(false)
+    }
+
+    /// Writes a batch for which there is room.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn write(&mut self, number: u64, buf: &AlignedBuf, settled: u64, durable: bool) -> Result<()> {
+        let Some(Place { chunk, used }) = self.find(buf.len(), settled) else {
+            return Err(crate::Error::NoSpace("the log device has no room".into()));
+        };
+        let offset = Chunk { device: self.group, index: chunk }.offset() + u64::from(used);
+        self.devices.write(self.group, offset, buf, durable)?;
+        if let Some(below) = self.below.get_mut(chunk as usize) {
+            *below = if used == 0 { number + 1 } else { number.saturating_add(1).max(*below) };
+        }
+        self.place = Place { chunk, used: used + buf.len() as u32 };
+        Ok(())
+    }
+}
+
+/// A batch on a log device.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    offset: u64,
+    copy: usize,
+    len_bytes: u32,
+    checksum: u64,
+}
+
+/// What a log device has, for an opening.
+#[derive(Default)]
+pub struct LoggedBatches {
+    group: u16,
+    /// Batches by their numbers and the chain values that they carry. Several of one key can be copies, and old ones.
+    found: BTreeMap<(u64, u64), Vec<Found>>,
+    /// Blocks that begin as a batch of the pool, by the same key.
+    headers: BTreeMap<(u64, u64), Vec<u64>>,
+    /// All batches with lower numbers were flushed, as these tell.
+    pub(super) flushed: u64,
+}
+
+impl LoggedBatches {
+    /// Reads a log device of `size_bytes`, which is a group, for the log with these low bytes of the GUID.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn read(devices: &Devices, group: u16, size_bytes: u64, log: u64) -> Result<Self> {
+        let mut all = Self { group, ..Self::default() };
+        let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
+        for index in 0..chunks_of(size_bytes) {
+            let start = Chunk { device: group, index }.offset();
+            for copy in 0..devices.copies(group) {
+                devices.read_unverified(group, copy, start, &mut buf)?;
+                all.note(&buf, (start, copy), log);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Notes the batches of a chunk.
+    fn note(&mut self, chunk: &[u8], (start, copy): (u64, usize), log: u64) {
+        for at in (0..chunk.len()).step_by(BLOCK_BYTES) {
+            let bytes = chunk.get(at..).unwrap_or_default();
+            let Ok((header, _)) = BatchHeader::read_from_prefix(bytes) else { continue };
+            if header.magic != MAGIC || header.pool.get() != log {
+                continue;
+            }
+            let (key, offset) = ((header.number.get(), header.chain.get()), start + at as u64);
+            let headers = self.headers.entry(key).or_default();
+            if !headers.contains(&offset) {
+                headers.push(offset);
+            }
+            if let Some(batch) = Verified::new(bytes) {
+                self.flushed = self.flushed.max(header.flushed.get().min(header.number.get()));
+                let (len_bytes, checksum) = (batch.padded_bytes(), batch.checksum());
+                self.found.entry(key).or_default().push(Found { offset, copy, len_bytes, checksum });
+            }
+        }
+    }
+
+    /// Returns the bytes of the batches that carry this number and chain value.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn get(&self, devices: &Devices, number: u64, chain: u64) -> Result<Vec<AlignedBuf>> {
+        let mut all = Vec::new();
+        for found in self.found.get(&(number, chain)).into_iter().flatten() {
+            all.push(self.bytes_of(devices, found)?);
+        }
+        Ok(all)
+    }
+
+    /// Returns the bytes of the batch with this checksum.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn with_checksum(
+        &self,
+        devices: &Devices,
+        number: u64,
+        checksum: u64,
+    ) -> Result<Option<AlignedBuf>> {
+        let of_number = self.found.range((number, 0)..=(number, u64::MAX)).flat_map(|(_, found)| found);
+        let found = of_number.filter(|found| found.checksum == checksum).last();
+        found.map(|found| self.bytes_of(devices, found)).transpose()
+    }
+
+    fn bytes_of(&self, devices: &Devices, found: &Found) -> Result<AlignedBuf> {
+        let mut buf = AlignedBuf::scratch(found.len_bytes as usize);
+        devices.read_unverified(self.group, found.copy, found.offset, &mut buf)?;
+        Ok(buf)
+    }
+
+    /// Erases what begins as the batch with which the log would go on (K2). It is durable with the next flush.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn erase_headers(&self, devices: &Devices, number: u64, chain: u64) -> Result<()> {
+        let headers = self.headers.get(&(number, chain)).into_iter().flatten();
+        let blank = AlignedBuf::zeroed(BLOCK_BYTES);
+        headers.copied().try_for_each(|offset| devices.write(self.group, offset, &blank, false))
+    }
+}
