@@ -294,6 +294,25 @@ mod tests {
     }
 
     #[test]
+    fn the_log_device_comes_last_below_its_heading() {
+        let mut activity = of_mirror();
+        for device in activity[0].1.devices.iter_mut().filter(|device| device.group == 0) {
+            device.log = true;
+        }
+        let told = table(&activity, &args(|args| args.verbose = true)).render(false);
+        let names: Vec<&str> =
+            told.lines().map(|line| line.split(char::is_numeric).next().unwrap()).collect();
+        assert_eq!(
+            names[2..],
+            ["  /dev/sd", "  logs         ", "    mirror-", "      /dev/sd", "      /dev/sd"]
+        );
+        let scripted = |args: &mut Iostat| (args.verbose, args.output.script) = (true, true);
+        let told = rows(&table(&activity, &args(scripted)));
+        assert_eq!(told[2][..3], ["logs", &(40 << 20).to_string(), &(8 << 20).to_string()]);
+        assert_eq!((told[2][3].as_str(), told[4][1].as_str()), ("5.0", "-"));
+    }
+
+    #[test]
     fn times_and_queues_are_told_by_class() {
         let told = rows(&table(&of_mirror(), &args(|args| args.latency = true)));
         let wait = "100000";
