@@ -301,7 +301,7 @@ mod tests {
         }
         let told = table(&activity, &args(|args| args.verbose = true)).render(false);
         let names: Vec<&str> =
-            told.lines().map(|line| line.split(char::is_numeric).next().unwrap()).collect();
+            told.lines().map(|line| line.split(char::is_numeric).next().unwrap().trim_end()).collect();
         assert_eq!(names[2..], ["  /dev/sd", "  logs", "    mirror-", "      /dev/sd", "      /dev/sd"]);
         let scripted = |args: &mut Iostat| (args.verbose, args.output.script) = (true, true);
         let told = rows(&table(&activity, &args(scripted)));
