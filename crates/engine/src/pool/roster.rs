@@ -237,7 +237,7 @@ impl Labels {
     /// [`Error::Invalid`] if the group has as many members as it can have; [`Error::Busy`] if another device takes the
     /// same place; errors of devices. Then the group has the members that it had, and those leave that were to leave.
     pub(super) fn add(&self, group: u16, joining: Joining, device: Arc<dyn Device>) -> Result<u16> {
-        let number = {
+        let (number, label) = {
             let mut state = self.state.lock();
             let number = Self::free_number(&state.tables)?;
             let table = state.tables.get_mut(usize::from(group));
@@ -260,13 +260,14 @@ impl Labels {
             let size_bytes = state.sizes.get(usize::from(group)).copied().unwrap_or_default();
             let guid = self.common.pool.of_device(number);
             let label = Label { device: number, guid, size_bytes, membership, ..self.common.clone() };
-            state.labels.insert(number, label);
-            number
+            state.labels.insert(number, label.clone());
+            (number, label)
         };
         let is_ready = joining.birth.is_some();
-        let erased = if is_ready { Ok(()) } else { Label::erase(OneDevice::of(device.as_ref())) };
+        // Whenever the others' labels tell of it, it is known by its own, and found.
+        let labelled = if is_ready { Ok(()) } else { label.take_over(OneDevice::of(device.as_ref())) };
         let added =
-            erased.and_then(|()| self.devices.add(group, number, device)).and_then(|()| self.change(group));
+            labelled.and_then(|()| self.devices.add(group, number, device)).and_then(|()| self.change(group));
         if let Err(error) = added {
             self.devices.take_offline(number);
             self.devices.remove(number);
