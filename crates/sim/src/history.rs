@@ -74,6 +74,8 @@ pub struct History {
     pub copies: usize,
     /// True if devices are attached, replaced and detached, pools are split, and there are spares.
     pub verbs: bool,
+    /// True if the pool has a log device, behind all others.
+    pub log_device: bool,
     /// Cache in bytes.
     pub cache_bytes: u64,
     /// True if pages are coded by models.
@@ -150,6 +152,7 @@ impl History {
             devices,
             copies,
             verbs,
+            log_device: false,
             cache_bytes,
             modelled,
             forked,

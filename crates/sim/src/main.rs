@@ -33,6 +33,9 @@ struct Args {
     /// Only histories in which devices are attached, replaced and detached, and pools split.
     #[arg(long)]
     verbs: bool,
+    /// Give each pool without mirrors a log device.
+    #[arg(long)]
+    log_device: bool,
     /// Try up to so many power cuts in the middle of each step, too, on copies of the devices.
     #[arg(long, default_value_t = 0)]
     images: usize,
@@ -138,7 +141,8 @@ impl Campaign {
             if seed >= end || late || self.is_enough() {
                 break;
             }
-            let history = History { images: self.args.images, ..History::new(seed) };
+            let mut history = History { images: self.args.images, ..History::new(seed) };
+            history.log_device |= self.args.log_device && history.copies == 1;
             let theme = theme_name(history.theme);
             let unwanted =
                 !self.args.theme.is_empty() && !self.args.theme.iter().any(|wanted| wanted == theme);

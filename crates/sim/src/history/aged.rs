@@ -143,6 +143,7 @@ impl History {
             properties: 0,
             copies: 1,
             verbs: false,
+            log_device: false,
             seed,
             images: 0,
             steps,
