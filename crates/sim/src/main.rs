@@ -145,7 +145,8 @@ impl Campaign {
             let theme = theme_name(history.theme);
             let unwanted =
                 !self.args.theme.is_empty() && !self.args.theme.iter().any(|wanted| wanted == theme);
-            let plain = self.args.mirrors && history.copies == 1 || self.args.verbs && !history.verbs
+            let plain = self.args.mirrors && history.copies == 1
+                || self.args.verbs && !history.verbs
                 || self.args.log_device && !history.log_device;
             // Of many seeds they run if somebody asks for them (docs/TESTING.md).
             let asked = self.args.mirrors || self.args.verbs || self.args.seeds == 1;
