@@ -111,7 +111,7 @@ impl<'a> Sim<'a> {
         // they had before.
         let report = pool.check_open(&mut |_| {});
         let used = pool.status().used_bytes;
-        let (was_reaping, had_log_device) = (pool.is_reaping(), self.has_log_device());
+        let (was_reaping, devices) = (pool.is_reaping(), pool.device_status().len());
         drop(pool);
         self.close();
         self.committed = self.log.len();
@@ -128,8 +128,8 @@ impl<'a> Sim<'a> {
             return Err(format!("{bound} bytes were accounted as the most that are used, and {used} are"));
         }
         let Some(pool) = &self.pool else { return Ok(()) };
-        if had_log_device && !self.has_log_device() {
-            // It left while the pool was opened, which is stored.
+        if pool.device_status().len() < devices {
+            // A log device left while the pool was opened, which is stored.
             return self.check();
         }
         let found = pool.status().used_bytes;

@@ -21,12 +21,13 @@ fn reads_and_flushes_wait_for_writes_and_neighbours_are_written_at_once() {
     let writes = Arc::new(WritesBehind::default());
     writes.set_served(true);
     let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
     let made = Mutex::new(Vec::new());
     let ended = Mutex::new(Vec::new());
     scope(|threads| {
         threads.spawn(|| {
             writes.serve(&|group, offset, buf| {
-                wait.recv().unwrap();
+                wait.lock().recv().unwrap();
                 made.lock().push((group, offset, buf.iter().step_by(4096).copied().collect::<Vec<_>>()));
                 Ok(())
             });
