@@ -130,6 +130,9 @@ fn options_that_do_not_exist_and_operands_that_are_missing_are_usage_errors() {
         &["create", "tank"],
         &["create", "tank", "spare", "one"],
         &["create", "tank", "one", "spare"],
+        &["create", "tank", "log", "one"],
+        &["create", "tank", "one", "log"],
+        &["create", "tank", "one", "log", "mirror", "two"],
         &["add", "tank"],
         &["remove", "tank"],
         &["set", "a=b"],
@@ -148,7 +151,16 @@ fn bad_values_are_told_with_the_valid_ones() {
     let sandbox = Sandbox::new();
     let device = sandbox.path("d");
     let device = device.to_str().unwrap();
-    let cases: [(&[&str], &[&str]); 15] = [
+    let cases: [(&[&str], &[&str]); 18] = [
+        (
+            &["create", "tank", device, "log", "f", "g", "--size", "1G"],
+            &["f and g follow the word log", "one log device", "log mirror"],
+        ),
+        (
+            &["create", "tank", device, "log", "f", "log", "g", "--size", "1G"],
+            &["one log device", "log mirror"],
+        ),
+        (&["create", "tank", "log", device, "--size", "1G"], &["devices that hold data"]),
         (
             &["create", "1tank", device, "--size", "1G"],
             &["cannot be the name of a pool", "starts with a letter"],

@@ -44,6 +44,9 @@ pub struct FoundPool {
     /// Spares that were found.
     #[serde(serialize_with = "raw::paths::serialize")]
     pub spares: Vec<PathBuf>,
+    /// True if its log device was not found, and nothing else that it needs is missing. If it is `INCOMPLETE`, the log
+    /// device may have commits that no other device has.
+    pub lacks_log_device: bool,
     /// Devices of which several identical copies were found.
     #[serde(serialize_with = "lists_of_paths")]
     pub alike: Vec<Vec<PathBuf>>,
@@ -85,6 +88,7 @@ impl FoundPool {
             checkpoint: found.standing.generation,
             also: found.also,
             spares: found.spares,
+            lacks_log_device: found.lacks_log_device,
             alike: found.alike,
             problem: None,
             action: None,
@@ -109,6 +113,16 @@ impl FoundPool {
         let as_own = format!("to use it as a pool of its own: pagefold reguid{own}");
         let (problem, action) = match self.state {
             FoundState::Exported | FoundState::NotExported | FoundState::InUse => return (None, None),
+            FoundState::Degraded if self.lacks_log_device => (
+                "its log device was not found; it can be used without it, and then goes on without it".into(),
+                format!("if it is there, say where: pagefold import -d DIR {name}"),
+            ),
+            FoundState::Incomplete if self.lacks_log_device => (
+                "its log device was not found, and may have commits that no other device has".into(),
+                format!(
+                    "connect it, or tell where it is: pagefold import -d DIR {name}; or give these commits up: pagefold import --accept-loss{devices} {guid}"
+                ),
+            ),
             FoundState::Degraded => {
                 let few = format!("{} of its {} devices were found", self.devices.len(), self.expected);
                 (
@@ -163,9 +177,11 @@ impl FoundPool {
         (Some(problem), Some(action))
     }
 
-    /// Returns true if each of its devices was found, and only once; or if it does not need those that were not found.
-    pub fn is_whole(&self) -> bool {
-        self.state != FoundState::Incomplete && self.alike.is_empty()
+    /// Returns true if each of its devices was found, and only once; or if it does not need those that were not found. With
+    /// `accept_loss` it does not need its log device.
+    pub fn is_whole(&self, accept_loss: bool) -> bool {
+        let suffices = self.state != FoundState::Incomplete || accept_loss && self.lacks_log_device;
+        suffices && self.alike.is_empty()
     }
 
     /// Returns true unless it is known to be an older copy of the pool, or a copy that went on by itself.

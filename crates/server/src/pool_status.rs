@@ -6,14 +6,15 @@ use pagefold_engine::device::{DeviceCounts, RequestCounts};
 use pagefold_engine::history::{Forecast, Outlook};
 use pagefold_engine::limits::RECORDSIZE_MIN;
 use pagefold_engine::pool::{
-    BalanceStatus, DeviceState, DeviceStatus, FillStatus, Listed, Obstacle, Pool, QuotaUse, RemovalStatus,
-    Rewrites, ScrubState, ScrubStatus, SpareState, SpareStatus, Status, TrimState, TrimStatus,
+    BalanceStatus, DeviceState, DeviceStatus, FillStatus, Listed, LogDeviceStatus, Obstacle, Pool, QuotaUse,
+    RemovalStatus, Rewrites, ScrubState, ScrubStatus, SpareState, SpareStatus, Status, TrimState, TrimStatus,
 };
 
 use crate::control::{
     Activity, BalanceFigures, CacheFigures, Counter, DeviceActivity, DeviceErrors, DeviceFigures,
-    FillFigures, ForecastFigures, LatencyFigures, LengthFigures, PoolFigures, QuotaFigures, RemovalFigures,
-    RequestFigures, RewriteFigures, ScrubFigures, SnapshotFigures, SpareFigures, ThinFigures, TrimFigures,
+    FillFigures, ForecastFigures, LatencyFigures, LengthFigures, LogDeviceFigures, PoolFigures, QuotaFigures,
+    RemovalFigures, RequestFigures, RewriteFigures, ScrubFigures, SnapshotFigures, SpareFigures, ThinFigures,
+    TrimFigures,
 };
 use crate::failure::Result;
 use crate::raw::shown;
@@ -55,6 +56,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                     state: device_state(device.state).into(),
                     leaves: device.leaves,
                     removing: device.removing,
+                    log: device.is_log,
                     allocated_bytes: device.allocated_bytes,
                     path: device.path.clone(),
                     size_bytes: device.size_bytes,
@@ -65,6 +67,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
             })
             .collect(),
         spares: pool.spares().into_iter().map(spare).collect(),
+        log_device: pool.log_device_status().map(log_device),
         fill: fill(&status.fill),
         removal: removal(&status.removal),
         balance: balance(&status.balance, units::now()),
@@ -184,6 +187,11 @@ fn spare(status: SpareStatus) -> SpareFigures {
     SpareFigures { id: format!("{id:016x}"), state: state.into(), path, size_bytes, device, stands_for }
 }
 
+fn log_device(status: LogDeviceStatus) -> LogDeviceFigures {
+    let LogDeviceStatus { group, size_bytes, used_bytes } = status;
+    LogDeviceFigures { group, size_bytes, used_bytes }
+}
+
 fn fill(status: &FillStatus) -> Option<FillFigures> {
     let FillStatus { device, started, finished, done_bytes, left_bytes, .. } = *status;
     Some(FillFigures { device: device?, started, finished, done_bytes, left_bytes })
@@ -298,6 +306,7 @@ pub fn unseen_device(path: &Path) -> DeviceFigures {
         state: String::new(),
         leaves: false,
         removing: false,
+        log: false,
         allocated_bytes: 0,
         path,
         size_bytes: 0,
@@ -310,6 +319,7 @@ pub fn unseen_device(path: &Path) -> DeviceFigures {
 /// Returns the counters of an open pool: bytes read and written, by purpose; and requests to devices, by class.
 pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
     let status = pool.status();
+    let log_device = pool.log_device_status();
     let totals = status.totals;
     let sum = |of: fn(&DeviceCounts) -> u64| status.devices.iter().map(|device| of(&device.counts)).sum();
     let counter = |name: &str, operations: u64, bytes: u64| Counter { name: name.into(), operations, bytes };
@@ -317,7 +327,7 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
         age_ms,
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
-        devices: status.devices.iter().map(device_activity).collect(),
+        devices: status.devices.iter().map(|device| device_activity(device, log_device)).collect(),
         counters: vec![
             counter("application_read", 0, totals.read_bytes),
             counter("application_write", 0, totals.accepted_bytes),
@@ -352,14 +362,20 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
     }
 }
 
-fn device_activity(device: &DeviceStatus) -> DeviceActivity {
+fn device_activity(device: &DeviceStatus, log_device: Option<LogDeviceStatus>) -> DeviceActivity {
+    let commits = log_device.filter(|log_device| log_device.group == device.group);
+    let (allocated_bytes, free_bytes) = match commits {
+        Some(log) => (log.used_bytes, log.size_bytes.saturating_sub(log.used_bytes)),
+        None => (device.allocated_bytes, device.free_bytes),
+    };
     DeviceActivity {
         number: device.number,
         group: device.group,
+        log: device.is_log,
         state: device_state(device.state).into(),
         path: device.path.clone(),
-        allocated_bytes: device.allocated_bytes,
-        free_bytes: device.free_bytes,
+        allocated_bytes,
+        free_bytes,
         requests: device.requests.iter().map(of_requests).collect(),
     }
 }

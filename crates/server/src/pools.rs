@@ -75,10 +75,41 @@ pub struct NewPool {
     pub capacity_bytes: u64,
 }
 
-/// Creates a pool with an empty file system. The devices and spares must exist and have been checked.
+/// Devices that a pool is to have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Devices that hold data: those of one group are mirrors of each other.
+    pub groups: Vec<Vec<PathBuf>>,
+    /// Spares.
+    pub spares: Vec<PathBuf>,
+    /// The log device: several are mirrors of each other.
+    pub log: Vec<PathBuf>,
+}
+
+impl Layout {
+    /// Returns all of its devices: those that hold data, then spares, then the log device.
+    pub fn all(&self) -> Vec<PathBuf> {
+        self.groups.iter().flatten().chain(&self.spares).chain(&self.log).cloned().collect()
+    }
+
+    /// Returns the same devices, named by what `changed` makes of their paths.
+    ///
+    /// # Errors
+    /// Those of `changed`.
+    pub fn map(&self, changed: impl Fn(&Path) -> Result<PathBuf>) -> Result<Self> {
+        let all = |paths: &Vec<PathBuf>| paths.iter().map(|path| changed(path)).collect::<Result<Vec<_>>>();
+        Ok(Self {
+            groups: self.groups.iter().map(all).collect::<Result<_>>()?,
+            spares: all(&self.spares)?,
+            log: all(&self.log)?,
+        })
+    }
+}
+
+/// Creates a pool with an empty file system. The devices must exist and have been checked.
 pub fn create(
     name: &str,
-    (groups, spares): (&[Vec<PathBuf>], &[PathBuf]),
+    layout: &Layout,
     properties: &[(&'static Property, String)],
     force: bool,
     trim: bool,
@@ -87,10 +118,11 @@ pub fn create(
     let guid = Guid(random()?);
     let created = units::now();
     if force && !properties.is_empty() {
-        rehearse(name, groups, properties).map_err(|failure| refused(&doing(), &failure))?;
+        rehearse(name, layout, properties).map_err(|failure| refused(&doing(), &failure))?;
     }
-    let devices = &groups.concat();
-    pool::create_groups(name, groups, &[], &CreateOptions { force, created, guid }, trim)
+    let Layout { groups, spares, log } = layout;
+    let devices = &[groups.concat(), log.clone()].concat();
+    pool::create_groups(name, groups, log, &CreateOptions { force, created, guid }, trim)
         .map_err(|error| failed_on_devices(doing(), &error))?;
     let filled = open_new(devices, guid).and_then(|pool| {
         add_spares(&pool, spares)?;
@@ -115,19 +147,22 @@ fn refused(doing: &str, failure: &Failure) -> Failure {
 
 /// Makes the pool in memory, on devices of the same sizes: what is refused is refused before the pool now on the
 /// devices is lost.
-fn rehearse(name: &str, groups: &[Vec<PathBuf>], properties: &[(&'static Property, String)]) -> Result<()> {
+fn rehearse(name: &str, layout: &Layout, properties: &[(&'static Property, String)]) -> Result<()> {
     let simulate = |path: &PathBuf| -> Result<Arc<dyn Device>> {
         let opened = FileDevice::open(path, OpenMode::Unlocked)
             .map_err(|error| failed_on_devices("cannot look at it", &error))?;
         Ok(Arc::new(SimDevice::new(opened.size_bytes(), 0)))
     };
     let group = |paths: &Vec<PathBuf>| paths.iter().map(simulate).collect::<Result<Vec<_>>>();
-    let made: Vec<Vec<Arc<dyn Device>>> = groups.iter().map(group).collect::<Result<_>>()?;
+    let made: Vec<Vec<Arc<dyn Device>>> = layout.groups.iter().map(group).collect::<Result<_>>()?;
+    let log = group(&layout.log)?;
     let options = CreateOptions { force: true, created: units::now(), guid: Guid(random()?) };
-    pool::create_groups_on(name, &made, &options).map_err(|error| failed("cannot make it", &error))?;
+    pool::create_with_log_on(name, &made, &log, &options)
+        .map_err(|error| failed("cannot make it", &error))?;
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() };
     fill(
-        &Pool::open_on(made.concat(), &options).map_err(|error| failed("cannot open it", &error))?,
+        &Pool::open_on([made.concat(), log].concat(), &options)
+            .map_err(|error| failed("cannot open it", &error))?,
         properties,
     )
 }
@@ -208,12 +243,18 @@ pub fn destroy(known: &Known) -> Result<()> {
         .map_err(|error| failed_on_devices(format!("cannot destroy pool {}", known.name), &error))
 }
 
-/// Returns true if a pool can be opened on these devices.
+/// Returns true if a pool can be opened on these devices, with loss of what only its log device has.
 fn suffice(paths: &[PathBuf]) -> bool {
+    let devices = here(paths);
+    pool::can_open(&devices) || pool::lacks_log_device(&devices).is_some()
+}
+
+/// Returns those of these devices that can be opened, not locked.
+fn here(paths: &[PathBuf]) -> OpenDevices {
     let open = |path: &PathBuf| -> Option<Arc<dyn Device>> {
         Some(Arc::new(FileDevice::open(path, OpenMode::Unlocked).ok()?))
     };
-    pool::can_open(&paths.iter().filter_map(open).collect::<OpenDevices>())
+    paths.iter().filter_map(open).collect()
 }
 
 /// Returns a text if a device has a copy of its pool that is older than the newest seen here, or that went on by
@@ -222,8 +263,9 @@ pub fn not_as_seen(guid: &str, name: &str, device: &Path) -> Result<Option<Strin
     let Some((last, _)) = last_state::read(guid)? else { return Ok(None) };
     // A device whose state cannot be read is damaged, and not an older copy.
     let Ok((label, standing)) = pool::stands(device) else { return Ok(None) };
-    // A device of a mirror may have been away: the engine finds out whether another one has all.
-    if label.pool.to_string() != guid || label.membership.is_mirrored() {
+    // A device of a mirror may have been away, and so may a log device: the engine finds out whether another one has all.
+    let may_lag = label.membership.is_mirrored() || pool::is_log_device(device).unwrap_or(false);
+    if label.pool.to_string() != guid || may_lag {
         return Ok(None);
     }
     let (path, number) = (shown(device), label.device);
@@ -295,14 +337,17 @@ pub(crate) fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Poo
 /// Opens the devices of a known pool for [`open_on`]. Only the labels on them are read. A device that cannot be opened is
 /// left out if the pool does not need it.
 pub(crate) fn open_devices(known: &Known, options: &OpenOptions) -> Result<OpenDevices> {
-    let paths = usable(known, options.read_only)?;
+    let paths = usable(known, options.read_only, options.accept_loss)?;
     Pool::open_devices(&paths, options).map_err(|error| not_opened(known, &error))
 }
 
 /// Does the same as [`open_devices`] for [`adopt_devices`] in other processes: the devices are locked as long as any
 /// process has the descriptors. Returns the paths of these devices, too.
-pub(crate) fn hand_over_devices(known: &Known, read_only: bool) -> Result<(Vec<PathBuf>, Vec<OwnedFd>)> {
-    let paths = usable(known, read_only)?;
+pub(crate) fn hand_over_devices(
+    known: &Known,
+    (read_only, accept_loss): (bool, bool),
+) -> Result<(Vec<PathBuf>, Vec<OwnedFd>)> {
+    let paths = usable(known, read_only, accept_loss)?;
     let mode = mode(read_only);
     let opened = paths.iter().map(|path| FileDevice::open(path, mode)?.hand_over());
     let opened: Result<_, _> = opened.collect();
@@ -310,8 +355,8 @@ pub(crate) fn hand_over_devices(known: &Known, read_only: bool) -> Result<(Vec<P
 }
 
 /// Returns the devices of a known pool that can be used: all of them, or those that are left if some cannot be read and
-/// the pool can be opened without them.
-pub fn usable(known: &Known, read_only: bool) -> Result<Vec<PathBuf>> {
+/// the pool can be opened without them. With `accept_loss` it can be opened without its log device whatever that has.
+pub fn usable(known: &Known, read_only: bool, accept_loss: bool) -> Result<Vec<PathBuf>> {
     let mut found: OpenDevices = Vec::new();
     let (mut paths, mut refused) = (Vec::new(), None);
     for path in &known.devices {
@@ -335,9 +380,14 @@ pub fn usable(known: &Known, read_only: bool) -> Result<Vec<PathBuf>> {
             found.push(Arc::new(device));
         }
     }
-    match refused {
-        Some(failure) if !pool::can_open(&found) => Err(failure),
-        Some(failure) => {
+    let Some(failure) = refused else { return Ok(paths) };
+    let can_open = pool::can_open(&found);
+    match pool::lacks_log_device(&found).filter(|_| !can_open) {
+        Some(error) if !accept_loss => {
+            Err(failed_on_devices(format!("cannot open pool {}", known.name), &error))
+        }
+        None if !can_open => Err(failure),
+        _ => {
             notices::tell(&format!(
                 "warning: pool {} is opened without a device: {}",
                 known.name,
@@ -345,7 +395,6 @@ pub fn usable(known: &Known, read_only: bool) -> Result<Vec<PathBuf>> {
             ));
             Ok(paths)
         }
-        None => Ok(paths),
     }
 }
 
@@ -478,12 +527,19 @@ pub fn close_cleanly(known: &Known) -> Result<()> {
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
 }
 
-/// Opens a pool whose log is damaged in its state before the damage, and closes it. It can be mounted again; what was
-/// acknowledged after that state is lost. A pool whose log is intact loses nothing. Calls `tell` with what was lost
-/// before it closes the pool.
+/// Opens a pool whose log is damaged in its state before the damage, or whose log device is lost without what only that had,
+/// and closes it. It can be mounted again; what was acknowledged after that state is lost. A pool whose log is intact loses
+/// nothing. Calls `tell` with what was lost before it closes the pool.
 pub fn give_up_damaged_log(known: &Known, tell: &mut dyn FnMut(&str)) -> Result<()> {
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, accept_loss: true, ..OpenOptions::default() };
+    let lacks = pool::lacks_log_device(&here(&known.devices));
     let pool = open_known(known, &options)?;
+    if lacks.is_some() {
+        tell(&format!(
+            "pool {}: its log device is given up, with the commits that no other device has",
+            known.name
+        ));
+    }
     match pool.replayed().damage {
         Some(lost) => {
             let device =
@@ -493,6 +549,7 @@ pub fn give_up_damaged_log(known: &Known, tell: &mut dyn FnMut(&str)) -> Result<
                 known.name, lost.offset
             ));
         }
+        None if lacks.is_some() => {}
         None => tell(&format!("pool {}: its log is whole, nothing was given up", known.name)),
     }
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))

@@ -11,8 +11,8 @@ use super::Output;
 pub struct Create {
     /// Name of the new pool: a letter, then letters, digits, - _ .
     pub pool: String,
-    /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other, and those
-    /// that follow the word spare are spares.
+    /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other, those
+    /// that follow the word spare are spares, and one that follows the word log, or a mirror, is the log device.
     #[arg(required = true)]
     pub devices: Vec<PathBuf>,
     /// Set a property (may be repeated).
@@ -34,8 +34,8 @@ pub struct Create {
 pub struct Add {
     /// A mounted pool, or where it is mounted.
     pub pool: String,
-    /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other, and those
-    /// that follow the word spare are spares.
+    /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other, those
+    /// that follow the word spare are spares, and one that follows the word log, or a mirror, is the log device.
     #[arg(required = true)]
     pub devices: Vec<PathBuf>,
     /// Even if a device holds a file system or a pool, which is lost; or has no mirror while the others have.
@@ -111,7 +111,8 @@ pub struct DeviceOf {
 pub struct Remove {
     /// A mounted pool, or where it is mounted.
     pub pool: String,
-    /// Devices of the pool, by path or number; mirrors of several, by their names in status (mirror-1); or spares.
+    /// Devices of the pool, by path or number; mirrors of several, by their names in status (mirror-1); spares; or the log
+    /// device.
     #[arg(required_unless_present = "stop")]
     pub devices: Vec<PathBuf>,
     /// Change nothing, and print what would be moved, and how large the pool would be.
@@ -195,7 +196,8 @@ pub struct Import {
     /// Import an older copy of a pool, though a newer one is known: what was written since is not in it.
     #[arg(long, requires = "pool")]
     pub accept_older: bool,
-    /// Where the pool's log is damaged, go back to before the damage: what was acknowledged since is lost for good.
+    /// Where the pool's log is damaged, go back to before the damage: what was acknowledged since is lost for good. The same
+    /// if the pool crashed and its log device is lost.
     #[arg(long, requires = "pool")]
     pub accept_loss: bool,
     /// How to print.

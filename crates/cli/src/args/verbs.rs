@@ -21,6 +21,9 @@ pub enum Verb {
         after_long_help = "It prints how much the pool holds: about 73 % of its devices, less of a pool below 2 GiB. The rest is kept for cleaning
 and checkpoints, so that both always work. Data take what is left of them after compression.
 
+A log device gets each commit first, so that fsync waits for it and not for the devices that hold the data. It holds no data
+itself, and at most 1 GiB of it is used. Everything that is written goes through it. See `pagefold add --help`.
+
 Examples:
   pagefold create tank /dev/sdb
   pagefold create tank /dev/sdb /dev/sdc -o compression=zstd-3
@@ -28,6 +31,7 @@ Examples:
   pagefold create tank mirror /dev/sdb /dev/sdc
   pagefold create tank mirror /dev/sdb /dev/sdc mirror /dev/sdd /dev/sde
   pagefold create tank mirror /dev/sdb /dev/sdc spare /dev/sdd
+  pagefold create tank mirror /dev/sdb /dev/sdc log mirror /dev/sde /dev/sdf
   pagefold create tank /dev/sdb -o logicalcapacity=2x    df(1) shows twice that, before compression
   pagefold create -f tank /dev/sdb           even though it held something else"
     )]
@@ -292,7 +296,7 @@ Examples:
   pagefold import --adopt tank               made elsewhere, and trusted: its mount points are obeyed
   pagefold import -a                         all that are found
   pagefold import --accept-older -d tank.pf tank   go back to an older copy
-  pagefold import --accept-loss tank         give up what lies behind damage to its log"
+  pagefold import --accept-loss tank         give up what lies behind damage to its log, or what only a lost log device had"
     )]
     Import(Import),
     /// Make a copy of a pool a pool of its own, with another GUID.
@@ -527,17 +531,24 @@ Examples:
   pagefold check tank
   pagefold check ~/tank.pf                  a pool that was not imported")]
     Check(Check),
-    /// Make a pool larger by more devices, or by mirrors of several, while it is used; or give it spares.
+    /// Make a pool larger by more devices, or by mirrors of several, while it is used; or give it spares, or a log device.
     #[command(
         after_long_help = "New data goes to the emptiest devices. What is there stays where it is, until `pagefold balance` moves it. `pagefold remove`
 takes a device out again. A spare holds nothing until a device of a mirror fails: then it steps in by itself, if it is as large as
 what the mirror uses. It goes back when that device is whole again or was replaced; `pagefold detach` of that device makes
 it one of the mirror for good. Properties: autospare, sparewait, spareerrors, spareslow.
 
+A log device gets each commit first: fsync waits for it, and not for the devices that hold the data. It helps if these take
+long to flush and it does not; everything that is written goes through it, so it has to be as fast as that. A pool has one,
+which can be a mirror. No data lies on it, and at most 1 GiB of it is used. If it fails, the pool goes on without it. If it is
+lost together with a crash, the last commits before the crash may be lost: a mirror of two protects from that.
+
 Examples:
   pagefold add tank /dev/sdc
   pagefold add tank mirror /dev/sdd /dev/sde
   pagefold add tank spare /dev/sdf
+  pagefold add tank log /dev/sdg
+  pagefold add tank log mirror /dev/sdg /dev/sdh
   pagefold add -n tank /dev/sdc              change nothing, and say how large it would be"
     )]
     Add(Add),
@@ -572,18 +583,21 @@ Examples:
   pagefold import half"
     )]
     Split(SplitPool),
-    /// Remove devices from a pool: what lies on them moves to the others, while the pool is used. Or remove a spare.
+    /// Remove devices from a pool: what lies on them moves to the others, while the pool is used. Or remove a spare, or the log
+    /// device.
     #[command(
         after_long_help = "The device is part of the pool until everything has moved; `pagefold status` shows how far it is. If the pool is unmounted or
 crashes meanwhile, the next mount goes on. Then the device holds no pool. The others need room for what lies on it.
-To remove one device of a mirror, see `pagefold detach`; so does a spare go back that stands in for a device.
+To remove one device of a mirror, see `pagefold detach`; so does a spare go back that stands in for a device. A log device, on
+which no data lies, leaves at once: commits wait for the other devices then.
 
 Examples:
   pagefold remove -n tank /dev/sdc           change nothing, and say what would be moved
   pagefold remove tank /dev/sdc --wait
   pagefold remove tank mirror-1              a mirror, with all of its devices
   pagefold remove --stop tank                keep it
-  pagefold remove tank /dev/sdf              a spare; one that is missing by its number in status"
+  pagefold remove tank /dev/sdf              a spare; one that is missing by its number in status
+  pagefold remove tank /dev/sdg              the log device; a mirror by its name in status"
     )]
     Remove(Remove),
     /// Move what lies on fuller devices of a pool to emptier ones, until all are equally full, while the pool is used.

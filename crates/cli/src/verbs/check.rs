@@ -59,7 +59,7 @@ fn named(args: &Check) -> Result<(String, Vec<PathBuf>)> {
             let (known, path, _) = target::source(pool)?;
             target::check_whole_pool(&names::full(&known.name, &path), "check")?;
             // A device of a mirror may be missing. Whatever else is wrong shows below.
-            let devices = pools::usable(&known, true).unwrap_or(known.devices);
+            let devices = pools::usable(&known, true, true).unwrap_or(known.devices);
             Ok((known.name, devices))
         }
         _ => {

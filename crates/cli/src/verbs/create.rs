@@ -17,12 +17,7 @@ use rustix::fs::{OFlags, statvfs};
 
 use crate::args::Create;
 use crate::signature;
-use crate::verbs::warn;
-
-/// Word before the devices of a mirror.
-const MIRROR: &str = "mirror";
-/// Word before spares.
-const SPARE: &str = "spare";
+use crate::verbs::{layout, warn};
 
 /// Creates a pool, and prints how much it holds.
 pub fn run(args: &Create) -> Result<()> {
@@ -55,22 +50,19 @@ pub(super) fn make(args: &Create) -> Result<NewPool> {
         )));
     }
     startup::check_together(&properties)?;
-    let (devices, spares) = without_spares(&args.devices)?;
-    let groups = groups(&devices)?;
-    if groups.is_empty() {
-        return Err(Failure::usage("a pool has other devices than spares"));
+    let layout = layout::parse(&args.devices)?;
+    if layout.groups.is_empty() {
+        return Err(Failure::usage("a pool has devices that hold data: neither spares nor a log device do"));
     }
-    let missing = check_devices(&[groups.concat(), spares.clone()].concat(), size, args.force)?;
+    let missing = check_devices(&layout.all(), size, args.force)?;
     // A pool that could not be remembered would be made for nothing: this removal of nothing shows whether the registry
     // can be written.
     registry.remove("")?;
     let made = NewFiles::make(&missing, size)?;
-    let absolute = |group: &Vec<PathBuf>| group.iter().map(|path| registry::absolute(path)).collect();
-    let groups: Vec<Vec<PathBuf>> = groups.iter().map(absolute).collect::<Result<_>>()?;
-    let spares: Vec<PathBuf> = absolute(&spares)?;
-    let devices = [groups.concat(), spares.clone()].concat();
+    let layout = layout.map(registry::absolute)?;
+    let devices = layout.all();
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
-    let new = pools::create(&args.pool, (&groups, &spares), &properties, args.force, !args.no_trim)?;
+    let new = pools::create(&args.pool, &layout, &properties, args.force, !args.no_trim)?;
     let known =
         Known { name: args.pool.clone(), guid: new.guid.clone(), devices, adopted: true, altroot: None };
     let remember = || {
@@ -141,57 +133,6 @@ pub(super) fn file_bytes(given: Option<&str>) -> Result<Option<u64>> {
                 .hint(format!("a pool needs devices of at least {}", units::size(DEVICE_BYTES_MIN))))
         }
         size => Ok(size),
-    }
-}
-
-/// Returns the words that name groups of devices, and the spares: those that follow the word `spare`, up to the next
-/// mirror.
-pub(super) fn without_spares(words: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
-    let (mut devices, mut spares) = (Vec::new(), Vec::new());
-    let mut of_spares = false;
-    for (at, word) in words.iter().enumerate() {
-        if word.as_os_str() == SPARE {
-            if words.get(at + 1).is_none_or(|next| next.as_os_str() == MIRROR || next.as_os_str() == SPARE) {
-                return Err(Failure::usage("no device follows the word spare")
-                    .hint("for instance: mirror /dev/sdb /dev/sdc spare /dev/sdd"));
-            }
-            of_spares = true;
-            continue;
-        }
-        of_spares &= word.as_os_str() != MIRROR;
-        let list = if of_spares { &mut spares } else { &mut devices };
-        list.push(word.clone());
-    }
-    Ok((devices, spares))
-}
-
-/// Returns the groups of devices that the words name: each word `mirror` begins one, and without it each device is one
-/// of its own.
-pub(super) fn groups(words: &[PathBuf]) -> Result<Vec<Vec<PathBuf>>> {
-    let mut groups: Vec<Vec<PathBuf>> = Vec::new();
-    let mut mirrors = false;
-    for word in words {
-        if word.as_os_str() == MIRROR {
-            if !groups.is_empty() && !mirrors {
-                return Err(Failure::usage("a pool of mirrors has no other devices").hint(
-                    "what lies on a device without a mirror is lost with it: name each device's mirror",
-                ));
-            }
-            mirrors = true;
-            groups.push(Vec::new());
-        } else if let (true, Some(group)) = (mirrors, groups.last_mut()) {
-            group.push(word.clone());
-        } else {
-            groups.push(vec![word.clone()]);
-        }
-    }
-    match groups.iter().find(|group| mirrors && group.len() < 2) {
-        None => Ok(groups),
-        Some(group) => {
-            let named = group.first().map_or_else(|| "none".into(), |path| shown(path));
-            Err(Failure::usage(format!("a mirror needs at least two devices, and {named} is named"))
-                .hint("for instance: mirror /dev/sdb /dev/sdc"))
-        }
     }
 }
 
@@ -303,31 +244,4 @@ fn make_file(path: &Path, size: u64) -> Result<()> {
         let _ = fs::remove_file(&place);
         Failure::new(format!("{}: {error}", making()))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn words(words: &[&str]) -> Vec<PathBuf> {
-        words.iter().map(PathBuf::from).collect()
-    }
-
-    #[test]
-    fn spares_follow_their_word_up_to_the_next_mirror() {
-        for (given, devices, spares) in [
-            (&["a"][..], &["a"][..], &[][..]),
-            (&["spare", "e"], &[], &["e"]),
-            (&["mirror", "a", "b", "spare", "e", "f"], &["mirror", "a", "b"], &["e", "f"]),
-            (&["spare", "e", "mirror", "a", "b", "spare", "f"], &["mirror", "a", "b"], &["e", "f"]),
-            (&["./spare"], &["./spare"], &[]),
-        ] {
-            assert_eq!(without_spares(&words(given)).unwrap(), (words(devices), words(spares)), "{given:?}");
-        }
-        for given in
-            [&["spare"][..], &["a", "spare"], &["spare", "mirror", "a", "b"], &["spare", "spare", "a"]]
-        {
-            assert_eq!(without_spares(&words(given)).unwrap_err().exit_status(), 2, "{given:?}");
-        }
-    }
 }

@@ -17,6 +17,7 @@ use pagefold_server::control::{
     Client, DeviceFigures, DevicePlace, FillFigures, PoolFigures, Reply, Request, SpareFigures,
 };
 use pagefold_server::failure::{Failure, Result};
+use pagefold_server::pools::Layout;
 use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::{self, Known, Registry};
 use pagefold_server::{pools, units};
@@ -27,8 +28,8 @@ pub use removal::remove;
 pub(super) use removal::{mirror_name, removal_text};
 pub use split::split;
 
-use super::create::{NewFiles, check_devices, file_bytes, groups, without_spares};
-use super::spares;
+use super::create::{NewFiles, check_devices, file_bytes};
+use super::{layout, log_device, spares};
 use crate::args::{Add, Attach, DeviceOf, GivenDevice, Online, Replace};
 use crate::progress::Progress;
 use crate::{table, target};
@@ -36,35 +37,39 @@ use crate::{table, target};
 /// Interval between two requests for the progress of a filling that is waited for.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Adds devices, or mirrors of several, or spares to a pool.
+/// Adds devices, or mirrors of several, or spares, or a log device to a pool.
 pub fn add(args: &Add) -> Result<()> {
     let asked = Asked::of(&args.pool, "add")?;
     let size = file_bytes(args.size.as_deref())?;
-    let (devices, spares) = without_spares(&args.devices)?;
-    let groups = groups(&devices)?;
-    asked.check_as_safe(&groups, args.force)?;
-    let named = [groups.concat(), spares.clone()].concat();
+    let new = layout::parse(&args.devices)?;
+    asked.check_as_safe(&new.groups, args.force)?;
+    let named = new.all();
     for path in &named {
         asked.check_new(path)?;
     }
+    if !new.log.is_empty() {
+        log_device::check_none(&asked.figures, &new.log)?;
+    }
     let missing = check_devices(&named, size, args.force)?;
     if args.dry_run {
-        return asked.print_growth(&groups, size);
+        return asked.print_growth(&new, size);
     }
     let made = NewFiles::make(&missing, size)?;
-    let absolute =
-        |paths: &[PathBuf]| paths.iter().map(|path| registry::absolute(path)).collect::<Result<Vec<_>>>();
-    let (paths, new_spares) = (absolute(&groups.concat())?, absolute(&spares)?);
+    let new = new.map(registry::absolute)?;
     let mut added = Ok(());
-    if !groups.is_empty() {
-        added = asked.add(&paths, groups.iter().map(Vec::len).collect());
+    if !new.groups.is_empty() {
+        let groups = new.groups.iter().map(Vec::len).collect();
+        let paths = new.groups.concat();
+        added = asked.add(&paths, &Request::AddGroups { paths: paths.clone(), groups });
     }
-    if added.is_ok() && !spares.is_empty() {
-        added = asked.add_spares(&new_spares);
+    if added.is_ok() && !new.log.is_empty() {
+        added = asked.add(&new.log, &Request::AddLogDevice { paths: new.log.clone() });
     }
-    let paths = [paths, new_spares].concat();
+    if added.is_ok() && !new.spares.is_empty() {
+        added = asked.add_spares(&new.spares);
+    }
     // If the server has died meanwhile, they may be of the pool: then it cannot be mounted without them.
-    if added.is_ok() || asked.may_have(&paths) {
+    if added.is_ok() || asked.may_have(&new.all()) {
         made.stay();
     }
     added
@@ -221,15 +226,15 @@ impl Asked {
         }
     }
 
-    /// Adds groups of these devices, so many of them each.
-    fn add(&self, paths: &[PathBuf], groups: Vec<usize>) -> Result<()> {
+    /// Adds these devices to the pool by a request.
+    fn add(&self, paths: &[PathBuf], request: &Request) -> Result<()> {
         let files = paths.iter().map(|path| pools::open_for_server(path)).collect::<Result<Vec<_>>>()?;
         // Once they count, the pool cannot be mounted without them; that it knows too many does no harm.
         self.remember(|devices| {
             devices.retain(|path| !paths.contains(path));
             devices.extend_from_slice(paths);
         })?;
-        self.hand_over(&Request::AddGroups { paths: paths.to_owned(), groups }, &files).or_else(|failure| {
+        self.hand_over(request, &files).or_else(|failure| {
             if !self.may_have(paths) {
                 self.remember(|devices| devices.retain(|path| !paths.contains(path)))?;
             }
@@ -277,7 +282,7 @@ impl Asked {
             let stays = |device: &&DeviceFigures| device.group == group && !device.leaves;
             self.figures.devices.iter().filter(stays).count() < 2
         };
-        let mirrored = !self.figures.devices.iter().any(|device| is_alone(device.group));
+        let mirrored = !self.figures.devices.iter().any(|device| !device.log && is_alone(device.group));
         match groups.iter().find(|group| group.len() < 2).and_then(|group| group.first()) {
             Some(alone) if mirrored && !forced => Err(Failure::new(format!(
                 "the devices of pool {} have mirrors, and {} would have none: what lies on it would be lost with it",
@@ -305,10 +310,14 @@ impl Asked {
         Ok(())
     }
 
-    /// Prints how large the pool would be with these groups; devices that do not exist are to have `size` bytes.
-    fn print_growth(&self, groups: &[Vec<PathBuf>], size: Option<u64>) -> Result<()> {
+    /// Prints how large the pool would be with these devices; those that do not exist are to have `size` bytes.
+    fn print_growth(&self, new: &Layout, size: Option<u64>) -> Result<()> {
         let mut sizes = group_sizes(self.figures.devices.iter());
-        for group in groups {
+        if !new.log.is_empty() {
+            let sized = |path: &PathBuf| Ok((path.clone(), size_of_new(path, size)?));
+            println!("{}", log_device::plan(&new.log.iter().map(sized).collect::<Result<Vec<_>>>()?)?);
+        }
+        for group in &new.groups {
             let all: Vec<u64> = group.iter().map(|path| size_of_new(path, size)).collect::<Result<_>>()?;
             sizes.extend(all.into_iter().min());
         }
@@ -384,10 +393,10 @@ impl Asked {
     }
 }
 
-/// Returns the size of each group that these devices are of: that of its smallest one.
+/// Returns the size of each group that these devices are of: that of its smallest one. No data lies on a log device.
 fn group_sizes<'a>(devices: impl Iterator<Item = &'a DeviceFigures>) -> Vec<u64> {
     let mut sizes: BTreeMap<u16, u64> = BTreeMap::new();
-    for device in devices {
+    for device in devices.filter(|device| !device.log) {
         let of = sizes.entry(device.group).or_insert(u64::MAX);
         *of = (*of).min(device.size_bytes);
     }

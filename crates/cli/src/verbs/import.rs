@@ -115,7 +115,7 @@ fn ambiguous(several: &[&FoundPool], wanted: &str) -> Failure {
 /// Imports what was chosen.
 fn import(args: &Import, pool: &FoundPool) -> Result<()> {
     files::check_pool_name(&pool.name)?;
-    if !pool.is_whole() {
+    if !pool.is_whole(args.accept_loss) {
         let few = format!("{} of its {} devices were found, each once", pool.devices.len(), pool.expected);
         let problem = pool.problem.as_ref().filter(|_| pool.is_current()).unwrap_or(&few);
         return Err(Failure::new(format!("pool {} cannot be imported: {problem}", pool.name))

@@ -201,6 +201,14 @@ pub fn can_open(devices: &[Arc<dyn Device>]) -> bool {
     assemble(devices.to_vec(), Without::default()).is_ok()
 }
 
+/// Returns the reason for which a pool cannot be opened on these devices if nothing is in the way but that its log device is
+/// not among them, and may have what no other device has. Only labels and superblocks are read.
+pub fn lacks_log_device(devices: &[Arc<dyn Device>]) -> Option<Error> {
+    let refused = assemble(devices.to_vec(), Without::default()).err()?;
+    let without = Without { needed_log_device: true, ..Without::default() };
+    assemble(devices.to_vec(), without).is_ok().then_some(refused)
+}
+
 /// Returns the number of devices that a pool has, as far as these labels tell: of a group that none of them is of, at
 /// least one.
 pub(super) fn expected<'a>(labels: impl Iterator<Item = &'a Label> + Clone) -> usize {

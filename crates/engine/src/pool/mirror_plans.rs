@@ -100,7 +100,7 @@ impl Pool {
         }
     }
 
-    fn check_other(&self, device: u16) -> Result<()> {
+    pub(super) fn check_other(&self, device: u16) -> Result<()> {
         if self.shared.devices.has_another(device) { Ok(()) } else { Err(self.last_one(device)) }
     }
 }

@@ -188,6 +188,10 @@ impl Pool {
     /// [`Error::Invalid`] if no other device has what it has; [`Error::ReadOnly`]; errors of the others' labels.
     pub fn detach(&self, device: u16) -> Result<()> {
         self.shared.check_writable()?;
+        // A log device can be the last one: it would be lost instead of removed.
+        if self.state_of(device)?.1.is_written() {
+            self.check_other(device)?;
+        }
         self.part_with(device)
     }
 
@@ -213,6 +217,7 @@ impl Pool {
     pub fn offline(&self, device: u16) -> Result<()> {
         self.shared.check_writable()?;
         let group = self.check_written(device)?;
+        self.check_other(device)?;
         // When it comes back it lacks what was written since it got its last superblock.
         self.checkpoint(false)?;
         if !self.shared.devices.take_offline(device) {
@@ -284,7 +289,14 @@ impl Pool {
 
     pub(super) fn last_one(&self, device: u16) -> Error {
         let path = self.shared.devices.device(device).map(|here| here.one().path().display().to_string());
-        Error::Invalid(format!("{} is the only device that has what it has", path.unwrap_or_default()))
+        let path = path.unwrap_or_default();
+        let log_group = self.labels.log_group();
+        if log_group.is_some() && self.state_of(device).ok().map(|(group, _)| group) == log_group {
+            return Error::Invalid(format!(
+                "{path} is the only device of the log device: remove that instead"
+            ));
+        }
+        Error::Invalid(format!("{path} is the only device that has what it has"))
     }
 
     /// Copies some of what a device lacks that is being filled. Returns the bytes copied; `None` if there is nothing to
@@ -312,9 +324,13 @@ impl Pool {
             return Ok(None);
         };
         self.note_fill(number, now);
+        // Of a log device nothing is: what was there before is settled when the filling ends, by a checkpoint.
+        let is_log = self.labels.log_group() == Some(group);
         let is_wanted = |offset: u64| {
             let chunk = Chunk::at(group, offset);
-            (chunk.offset()..chunk.offset() + CHUNK_BYTES).contains(&offset) && !self.chunks.is_free(chunk)
+            !is_log
+                && (chunk.offset()..chunk.offset() + CHUNK_BYTES).contains(&offset)
+                && !self.chunks.is_free(chunk)
         };
         match devices.fill_next(number, &is_wanted) {
             Ok(Some(bytes)) => {

@@ -139,7 +139,7 @@ pub use label::{Guid, Label, LogGroup};
 pub use listing::Listed;
 pub use log_device::LogDeviceStatus;
 pub use logs::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES};
-pub use members::can_open;
+pub use members::{can_open, lacks_log_device};
 pub use membership::Membership;
 pub use memory::MemoryUse;
 pub use mirror_plans::MirrorChange;
@@ -157,7 +157,7 @@ pub use relabel::{reguid, reguid_on, rename, rename_on};
 pub use removal::RemovalStatus;
 pub use rescue::{RescueReport, Unreadable};
 pub use rewrites::{Rewrites, Rewritten};
-pub use scan::{FoundPool, FoundState, scan, stands};
+pub use scan::{FoundPool, FoundState, is_log_device, scan, stands};
 pub use scrub::{ScrubState, ScrubStatus};
 pub use send::{
     EntriesFrame, Origin, Partial, ReceiveOptions, Source, StreamEnd, StreamEntry, StreamHead, StreamItem,

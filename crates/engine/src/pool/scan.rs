@@ -61,6 +61,9 @@ pub struct FoundPool {
     pub also: Vec<PathBuf>,
     /// Spares that were found.
     pub spares: Vec<PathBuf>,
+    /// True if its log device was not found, and each other group was. If it is incomplete all the same, the log device may
+    /// have what no other device has.
+    pub lacks_log_device: bool,
 }
 
 /// A device of a pool.
@@ -198,6 +201,8 @@ fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Opti
     let newest = heads.filter(|head| head.confirmed).max_by_key(Superblock::order);
     let log_device = newest.and_then(|head| head.log_device);
     let spared = log_device.filter(|group| !group.is_needed).map(|group| group.number);
+    let is_log = |label: &Label| log_device.is_some_and(|log| log.number == label.membership.group);
+    let lacks_log_device = !labels().any(is_log) && suffice(labels(), log_device.map(|log| log.number));
     let state = match relation {
         Some(Relation::Before) => FoundState::Old,
         Some(_) => FoundState::Apart,
@@ -221,6 +226,7 @@ fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Opti
         alike,
         also: all.iter().flatten().flat_map(|one| one.also.iter().cloned()).collect(),
         spares: Vec::new(),
+        lacks_log_device: log_device.is_some() && lacks_log_device,
     })
 }
 
@@ -267,4 +273,14 @@ pub fn stands(path: &Path) -> Result<(Label, Standing)> {
     let member = Member::read(OneDevice::of(&FileDevice::open(path, OpenMode::Unlocked)?))?;
     let standing = member.standing();
     Ok((member.label, standing))
+}
+
+/// Returns true if a device is of the log device of its pool, as far as it tells itself, even if a process has it open.
+///
+/// # Errors
+/// Those of [`stands`].
+pub fn is_log_device(path: &Path) -> Result<bool> {
+    let Member { label, head, .. } =
+        Member::read(OneDevice::of(&FileDevice::open(path, OpenMode::Unlocked)?))?;
+    Ok(head.log_device.is_some_and(|log| log.number == label.membership.group))
 }

@@ -57,6 +57,8 @@ pub struct DeviceStatus {
     pub leaves: bool,
     /// True if everything moves off its group, which leaves the pool then.
     pub removing: bool,
+    /// True if its group is the log device.
+    pub is_log: bool,
     /// Bytes of its group's chunks that are in use.
     pub allocated_bytes: u64,
     /// Bytes of its group's other chunks.
@@ -295,6 +297,7 @@ impl Pool {
     pub fn device_status(&self) -> Vec<DeviceStatus> {
         let devices = &self.shared.devices;
         let here = devices.here();
+        let log_group = self.labels.log_group();
         let mut all = Vec::new();
         for group in 0..=u16::MAX {
             let Some(table) = self.labels.table(group) else { break };
@@ -311,6 +314,7 @@ impl Pool {
                     state: state.into(),
                     leaves: table.entry(number).is_some_and(|entry| entry.leaves),
                     removing: table.leaves,
+                    is_log: Some(group) == log_group,
                     allocated_bytes,
                     free_bytes: (self.chunks.count_of(group) * CHUNK_BYTES).saturating_sub(allocated_bytes),
                     path: devices.device_path(number),

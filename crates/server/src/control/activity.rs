@@ -49,6 +49,9 @@ pub struct DeviceActivity {
     pub free_bytes: u64,
     /// Number of its group: devices of one group are mirrors of each other.
     pub group: u16,
+    /// True if it is of the log device: then bytes in use are those of commits that the other devices have not made durable.
+    #[serde(default)]
+    pub log: bool,
     /// State, as that of the device in `status`.
     pub state: String,
     /// Its path; empty if it is missing.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::device_figures::{DeviceErrors, DeviceFigures, LogDeviceFigures, SpareFigures};
+
 /// Sums of pages that were coded again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecompressFigures {
@@ -182,60 +184,6 @@ pub struct FileUsage {
     pub record_size: u32,
 }
 
-/// One device of a pool.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct DeviceFigures {
-    /// Its number; a device that is missing is named by it.
-    #[serde(default)]
-    pub number: u16,
-    /// Number of its group: devices of one group are mirrors of each other.
-    #[serde(default)]
-    pub group: u16,
-    /// `ONLINE`, `FILLING`, `OFFLINE`, `FAULTED`, `MISSING`; empty if that is not known.
-    #[serde(default)]
-    pub state: String,
-    /// True if another device takes its place.
-    #[serde(default)]
-    pub leaves: bool,
-    /// True if everything moves off its group, which leaves the pool then.
-    #[serde(default)]
-    pub removing: bool,
-    /// Bytes of its group that are in use.
-    #[serde(default)]
-    pub allocated_bytes: u64,
-    /// Its path; empty if it is missing.
-    #[serde(with = "crate::raw::path")]
-    pub path: PathBuf,
-    /// Its size in bytes.
-    pub size_bytes: u64,
-    /// Failed reads, writes and flushes since errors were cleared.
-    pub io_errors: u64,
-    /// Errors since they were cleared, by kind.
-    #[serde(flatten)]
-    pub errors: DeviceErrors,
-    /// True if the device takes discards; `None`: that is not known.
-    #[serde(default)]
-    pub discards: Option<bool>,
-}
-
-/// A spare of a pool.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SpareFigures {
-    /// Number by which the pool knows it, in hexadecimal.
-    pub id: String,
-    /// `AVAIL`, `INUSE` (it stands in for a device) or `UNAVAIL` (it is not here, or has failed).
-    pub state: String,
-    /// The path that it had last; empty if it is not known.
-    #[serde(with = "crate::raw::path")]
-    pub path: PathBuf,
-    /// Its size in bytes; 0 if it is not here.
-    pub size_bytes: u64,
-    /// Number of the device that it is, while it is in use.
-    pub device: Option<u16>,
-    /// Number of the device for which it stands in.
-    pub stands_for: Option<u16>,
-}
-
 /// State of the last filling of a device, since the pool was opened.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FillFigures {
@@ -298,44 +246,6 @@ pub struct BalanceFigures {
     /// Reason why it does not go on at present.
     #[serde(default)]
     pub obstacle: Option<String>,
-}
-
-/// Errors of a device since they were cleared, over all openings of the pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DeviceErrors {
-    /// Number of reads that failed.
-    pub read_errors: u64,
-    /// Number of writes and flushes that failed.
-    pub write_errors: u64,
-    /// Number of reads whose data did not match their checksum.
-    pub checksum_errors: u64,
-    /// Number of failed and wrong reads that a second copy answered.
-    pub corrected: u64,
-    /// Number of records that were written again from their other copy.
-    pub repaired: u64,
-}
-
-impl DeviceErrors {
-    /// Returns true if there are no errors.
-    pub fn is_zero(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Returns the counts as a text for people.
-    pub fn text(&self) -> String {
-        let Self { read_errors, write_errors, checksum_errors, corrected, repaired } = *self;
-        let kinds = [
-            ("failed reads", read_errors),
-            ("failed writes", write_errors),
-            ("wrong checksums", checksum_errors),
-            ("answered by a second copy", corrected),
-            ("repaired", repaired),
-        ];
-        let told =
-            kinds.iter().filter(|(_, count)| *count > 0).map(|(kind, count)| format!("{count} {kind}"));
-        told.collect::<Vec<_>>().join(", ")
-    }
 }
 
 /// Something that errors struck.
@@ -615,6 +525,9 @@ pub struct PoolFigures {
     /// Spares.
     #[serde(default)]
     pub spares: Vec<SpareFigures>,
+    /// The log device, if there is one that is in use.
+    #[serde(default)]
+    pub log_device: Option<LogDeviceFigures>,
     /// The last filling of a device, if there was one.
     #[serde(default)]
     pub fill: Option<FillFigures>,

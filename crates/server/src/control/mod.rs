@@ -8,6 +8,7 @@ mod activity;
 mod client;
 mod datasets;
 mod descriptor;
+mod device_figures;
 mod figures;
 mod frame;
 mod model;
@@ -23,12 +24,12 @@ pub use datasets::{
     Transferred,
 };
 pub(crate) use descriptor::receive_descriptor;
+pub use device_figures::{DeviceErrors, DeviceFigures, LogDeviceFigures, SpareFigures};
 pub use figures::{
-    BalanceFigures, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, DeviceErrors, DeviceFigures,
-    ErrorFigures, Event, FileSurvey, FileUsage, FillFigures, ForecastFigures, KindShare, MemoryFigures,
-    ModelFigures, MountFigures, MoveFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures,
-    RemovalFigures, ScrubFigures, SnapshotFigures, SpareFigures, StruckFigures, TakeoverFigures, ThinFigures,
-    TrimFigures, ValueSource,
+    BalanceFigures, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, ErrorFigures, Event,
+    FileSurvey, FileUsage, FillFigures, ForecastFigures, KindShare, MemoryFigures, ModelFigures,
+    MountFigures, MoveFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures, RemovalFigures,
+    ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures, ThinFigures, TrimFigures, ValueSource,
 };
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{DeviceChange, DevicePlace, FileRewrite, Reply, Request, UnmountMode};

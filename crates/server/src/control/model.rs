@@ -8,9 +8,10 @@ use super::activity::Activity;
 use super::datasets::{
     DatasetFigures, Moving, Operation, OperationResult, PartialFigures, Rebased, Sendable, Transferred,
 };
+use super::device_figures::DeviceErrors;
 use super::figures::{
-    CodecFigures, DeviceErrors, ErrorFigures, Event, FileSurvey, FileUsage, ModelFigures, MoveFigures,
-    PoolFigures, PropertyValue, RecompressFigures,
+    CodecFigures, ErrorFigures, Event, FileSurvey, FileUsage, ModelFigures, MoveFigures, PoolFigures,
+    PropertyValue, RecompressFigures,
 };
 
 /// The ways to end a mount.
@@ -163,6 +164,13 @@ pub enum Request {
         #[serde(with = "crate::raw::paths")]
         paths: Vec<PathBuf>,
     },
+    /// Gives the pool a log device, or a mirror of several, which the client has opened and locked: after the reply
+    /// [`Reply::Ready`] it sends their descriptors, one after the other.
+    AddLogDevice {
+        /// Paths of the devices.
+        #[serde(with = "crate::raw::paths")]
+        paths: Vec<PathBuf>,
+    },
     /// Removes a spare that does not stand in for a device.
     RemoveSpare {
         /// Number by which the pool knows it, in hexadecimal.
@@ -180,7 +188,8 @@ pub enum Request {
         /// Number of the device.
         device: u16,
     },
-    /// Begins to remove a group of devices: everything moves to the others, and then it leaves the pool.
+    /// Begins to remove a group of devices: everything moves to the others, and then it leaves the pool. The log device
+    /// leaves at once.
     RemoveGroup {
         /// Number of the group.
         group: u16,
@@ -289,6 +298,7 @@ impl Request {
                 | Self::AddDevice { .. }
                 | Self::AddGroups { .. }
                 | Self::AddSpares { .. }
+                | Self::AddLogDevice { .. }
                 | Self::Receive { .. }
                 | Self::Diff { .. }
                 | Self::Rebase { .. }

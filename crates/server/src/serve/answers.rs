@@ -142,6 +142,7 @@ impl Answers {
             | Request::AddDevice { .. }
             | Request::AddGroups { .. }
             | Request::AddSpares { .. }
+            | Request::AddLogDevice { .. }
             | Request::Receive { .. }
             | Request::Diff { .. }
             | Request::Rebase { .. }
@@ -164,6 +165,7 @@ impl Answers {
             Request::Rewrite { what } => rewriting::rewrite(streaming, what, connection),
             Request::AddDevice { path, place } => devices::add(&self.0, path, *place, connection),
             Request::AddSpares { paths } => devices::add_spares(&self.0, paths, connection),
+            Request::AddLogDevice { paths } => devices::add_log_device(&self.0, paths, connection),
             Request::AddGroups { paths, groups } => devices::add_groups(&self.0, paths, groups, connection),
             _ => Err(Failure::new("that is no stream")),
         };

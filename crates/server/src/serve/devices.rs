@@ -83,12 +83,24 @@ pub(super) fn add_groups(
     send_reply(connection, &Reply::Ready {})?;
     let mut rest = receive_all(server, paths, connection)?.into_iter();
     let groups = groups.iter().map(|members| rest.by_ref().take(*members).collect()).collect();
-    if let Err(error) = server.pool.add_groups(groups) {
+    added(server, paths, "cannot add devices", server.pool.add_groups(groups))
+}
+
+/// Gives the pool a log device, whose descriptors the client sends.
+pub(super) fn add_log_device(server: &Server, paths: &[PathBuf], connection: &UnixStream) -> Result<Reply> {
+    send_reply(connection, &Reply::Ready {})?;
+    let devices = receive_all(server, paths, connection)?;
+    added(server, paths, "cannot add a log device", server.pool.add_log_device(devices))
+}
+
+/// Replies whether devices were added. Those that were not are not kept.
+fn added(server: &Server, paths: &[PathBuf], doing: &str, done: EngineResult<()>) -> Result<Reply> {
+    if let Err(error) = done {
         // If their labels could be written, the next checkpoint may still make them count.
         let added = server.pool.device_status();
         let unused = paths.iter().filter(|path| !added.iter().any(|device| device.path == **path));
         unused.for_each(|path| server.handover.remove_device(path));
-        return Err(engine_errors::failed("cannot add devices", &error));
+        return Err(engine_errors::failed(doing, &error));
     }
     Ok(Reply::Done {})
 }
@@ -131,7 +143,7 @@ pub(super) fn grow(server: &Server, number: u16) -> Result<Reply> {
     Ok(Reply::Done {})
 }
 
-/// Begins to remove a group of devices.
+/// Begins to remove a group of devices. The log device leaves at once.
 pub(super) fn remove_group(server: &Server, group: u16) -> Result<Reply> {
     told(&group_path(server, group), "cannot remove it", server.pool.remove_group(group))?;
     Ok(Reply::Done {})

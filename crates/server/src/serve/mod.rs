@@ -131,7 +131,7 @@ fn supervise(how: &ServerOptions, first: &dyn FirstMount) -> Result<RunningServe
         // The process that started this one has made paths absolute.
         rustix::process::chdir("/").context(|| "cannot change to /".into())?;
     }
-    let pool_lock = PoolLock::take(first.pool()?, how.options.read_only)?;
+    let pool_lock = PoolLock::take(first.pool()?, (how.options.read_only, how.options.rescue))?;
     let confine = how.options.confine.unwrap_or_default();
     std::process::exit(supervisor::run(confine, pool_lock.into_items()?)?)
 }

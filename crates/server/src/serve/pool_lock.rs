@@ -30,9 +30,9 @@ pub(super) struct PoolLock {
 
 impl PoolLock {
     /// Takes the name and the devices of a pool.
-    pub(super) fn take(known: Known, read_only: bool) -> Result<Self> {
+    pub(super) fn take(known: Known, (read_only, accept_loss): (bool, bool)) -> Result<Self> {
         let name = lock_name(&known.name)?;
-        let (paths, files) = pools::hand_over_devices(&known, read_only)?;
+        let (paths, files) = pools::hand_over_devices(&known, (read_only, accept_loss))?;
         let devices = paths.into_iter().zip(files).enumerate().collect();
         Ok(Self { known, name, devices: Mutex::new(devices) })
     }

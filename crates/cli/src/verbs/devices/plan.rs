@@ -123,12 +123,16 @@ impl Asked {
     fn print_rest(&self, device: &DeviceFigures, left: &[String]) {
         let name = &self.figures.name;
         match left {
+            [alone] if device.log => println!(
+                "{alone} would have no mirror: commits that only it has would be lost if it failed together with a crash"
+            ),
             [alone] => println!("{alone} would have no mirror: what lies on it would be lost with it"),
             _ => println!(
-                "then {} could lose {} of {} devices without losing data",
+                "then {} could lose {} of {} devices without losing {}",
                 mirror_name(device.group),
                 left.len() - 1,
-                left.len()
+                left.len(),
+                if device.log { "commits" } else { "data" }
             ),
         }
         println!("{name} would be as large as before; nothing was changed");

@@ -1,4 +1,5 @@
-//! `remove`: what lies on devices of a pool moves to the others, and then they leave it.
+//! `remove`: what lies on devices of a pool moves to the others, and then they leave it. A log device, on which nothing lies,
+//! leaves at once.
 
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -12,7 +13,7 @@ use super::{Asked, POLL, group_sizes, status};
 use crate::args::Remove;
 use crate::progress::Progress;
 use crate::table;
-use crate::verbs::spares;
+use crate::verbs::{log_device, spares};
 
 /// Removes devices from a pool, or stops that.
 pub fn remove(args: &Remove) -> Result<()> {
@@ -21,23 +22,36 @@ pub fn remove(args: &Remove) -> Result<()> {
         return asked.keep_all();
     }
     let spare = |word: &PathBuf| spares::find(&asked.figures, word).cloned();
-    let named: Vec<SpareFigures> = args.devices.iter().filter_map(spare).collect();
+    let leaving: Vec<SpareFigures> = args.devices.iter().filter_map(spare).collect();
     let others = args.devices.iter().filter(|word| spare(word).is_none());
     let mut groups: Vec<u16> = others.map(|word| asked.group(word)).collect::<Result<_>>()?;
     groups.sort_unstable();
     groups.dedup();
-    named.iter().try_for_each(|spare| asked.check_unused(spare))?;
+    leaving.iter().try_for_each(|spare| asked.check_unused(spare))?;
     if args.dry_run {
-        named
+        leaving
             .iter()
             .for_each(|spare| println!("{} holds nothing, and would leave", spares::path_or_id(spare)));
+        let logs =
+            groups.extract_if(.., |group| log_device::is_group(&asked.figures, *group)).collect::<Vec<_>>();
+        for group in logs {
+            println!(
+                "{} is the log device, on which no data lies: it would leave at once, and commits would wait for the other devices",
+                named(&asked.figures, group)
+            );
+            if groups.is_empty() {
+                println!("{} would be as large as before; nothing was changed", asked.figures.name);
+            }
+        }
         return if groups.is_empty() { Ok(()) } else { asked.print_removal(&groups) };
     }
-    named.iter().try_for_each(|spare| asked.remove_spare(spare))?;
+    leaving.iter().try_for_each(|spare| asked.remove_spare(spare))?;
     for group in groups {
         let paths = asked.paths_of(group);
         asked.carry_out(&Request::RemoveGroup { group })?;
-        if args.wait {
+        if log_device::is_group(&asked.figures, group) {
+            asked.remember(|devices| devices.retain(|path| !paths.contains(path)))?;
+        } else if args.wait {
             asked.wait_for_removal(group)?;
             // If nobody waits, this machine remembers it a while longer, and passes over it when the pool is mounted.
             asked.remember(|devices| devices.retain(|path| !paths.contains(path)))?;
@@ -127,7 +141,8 @@ impl Asked {
     /// Prints what the removal of groups would move, and how large the pool would be.
     fn print_removal(&self, groups: &[u16]) -> Result<()> {
         let figures = &self.figures;
-        let stays = |device: &&DeviceFigures| !device.removing && !groups.contains(&device.group);
+        let stays =
+            |device: &&DeviceFigures| !device.removing && !device.log && !groups.contains(&device.group);
         let sizes = group_sizes(figures.devices.iter().filter(stays));
         let after = pagefold_engine::pool::capacity_bytes(&sizes);
         let name = &figures.name;

@@ -87,7 +87,7 @@ impl Reported<'_> {
     }
 }
 
-/// Returns what is to be told of: each pool, and with `-v` its mirrors and devices below it.
+/// Returns what is to be told of: each pool, and with `-v` its mirrors and devices below it, the log device last.
 fn all_reported<'a>(rates: &'a [(&str, Activity)], args: &Iostat) -> Vec<Reported<'a>> {
     let mut all = Vec::new();
     for (pool, activity) in rates {
@@ -103,9 +103,16 @@ fn all_reported<'a>(rates: &'a [(&str, Activity)], args: &Iostat) -> Vec<Reporte
             continue;
         }
         // Scripts tell the levels by names, since a name keeps its leading spaces only for people.
-        let indent = |level: usize| if args.output.script { "" } else { &"    "[..2 * level] };
-        for group in activity.devices.chunk_by(|a, b| a.group == b.group) {
+        let indent = |level: usize| if args.output.script { "" } else { &"      "[..2 * level] };
+        let is_log = |group: &&[DeviceActivity]| group.iter().any(|device| device.log);
+        let by_group = || activity.devices.chunk_by(|a, b| a.group == b.group);
+        let groups = by_group().filter(|group| !is_log(group)).chain(by_group().filter(is_log));
+        for group in groups {
             let mut level = 1;
+            if let (true, Some(first)) = (is_log(&group), group.first()) {
+                all.push(of(format!("{}logs", indent(level)), space_of(first), group));
+                level += 1;
+            }
             if let [first, _, ..] = group {
                 let name = crate::verbs::devices::mirror_name(first.group);
                 all.push(of(format!("{}{name}", indent(level)), space_of(first), group));
@@ -236,6 +243,7 @@ mod tests {
         DeviceActivity {
             number,
             group,
+            log: false,
             state: "ONLINE".into(),
             path,
             allocated_bytes: 40 << 20,
@@ -283,6 +291,25 @@ mod tests {
         let told =
             rows(&table(&of_mirror(), &args(|args| (args.verbose, args.output.script) = (true, true))));
         assert_eq!(told[2], ["/dev/sd0", "-", "-", "5.0", "2.0", "40960", "16384"]);
+    }
+
+    #[test]
+    fn the_log_device_comes_last_below_its_heading() {
+        let mut activity = of_mirror();
+        for device in activity[0].1.devices.iter_mut().filter(|device| device.group == 0) {
+            device.log = true;
+        }
+        let told = table(&activity, &args(|args| args.verbose = true)).render(false);
+        let names: Vec<&str> =
+            told.lines().map(|line| line.split(char::is_numeric).next().unwrap()).collect();
+        assert_eq!(
+            names[2..],
+            ["  /dev/sd", "  logs         ", "    mirror-", "      /dev/sd", "      /dev/sd"]
+        );
+        let scripted = |args: &mut Iostat| (args.verbose, args.output.script) = (true, true);
+        let told = rows(&table(&activity, &args(scripted)));
+        assert_eq!(told[2][..3], ["logs", &(40 << 20).to_string(), &(8 << 20).to_string()]);
+        assert_eq!((told[2][3].as_str(), told[4][1].as_str()), ("5.0", "-"));
     }
 
     #[test]

@@ -128,6 +128,7 @@ mod tests {
         DeviceActivity {
             number,
             group,
+            log: false,
             state,
             path,
             allocated_bytes: 0,

@@ -1,11 +1,11 @@
 //! Tells whether something is wrong with a pool, and what to do about it.
 
-use pagefold_server::control::{ForecastFigures, PoolFigures, QuotaFigures};
+use pagefold_server::control::{DeviceFigures, ForecastFigures, PoolFigures, QuotaFigures};
 use pagefold_server::raw::shown;
 use pagefold_server::serve::{FULL_PERCENT, percent};
 use pagefold_server::units;
 
-use super::super::spares;
+use super::super::{log_device, spares};
 use super::UNAVAILABLE;
 
 /// Returns true if errors were met since they were cleared.
@@ -38,6 +38,17 @@ fn degraded_advice(pool: &PoolFigures) -> String {
     let has_none = |number: u16| spares::stand_in(pool, number).is_none();
     let first =
         |state: &str| pool.devices.iter().find(|device| device.state == state && has_none(device.number));
+    let lost = |device: &&DeviceFigures| device.log && device.state != "ONLINE";
+    let has_log = log_device::devices(pool).any(|device| device.state == "ONLINE");
+    if let Some(device) = log_device::devices(pool).find(lost).filter(|_| !has_log) {
+        let of = match device.path.as_os_str().is_empty() {
+            true => format!("number {}", device.number),
+            false => shown(&device.path),
+        };
+        return format!(
+            "the log device ({of}) is not in use, and leaves the pool while it is mounted; then it can be added again: pagefold add -f {name} log DEVICE"
+        );
+    }
     if let Some(device) = first("MISSING") {
         return format!(
             "connect device number {0} again (pagefold online {name} DEVICE), or put another one in its place: pagefold replace {name} {0} DEVICE",

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 
 use pagefold_engine::dataset::LogicalCapacity;
-use pagefold_server::control::{ConfinementFigures, MemoryFigures, PoolFigures, TakeoverFigures};
+use pagefold_server::control::{
+    ConfinementFigures, DeviceFigures, MemoryFigures, PoolFigures, TakeoverFigures,
+};
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::serve::percent;
 use pagefold_server::{props, raw, units};
 use serde_json::json;
 
 use super::super::backup::{BackupStatus, Behind, backup_statuses, replicas};
-use super::super::spares;
+use super::super::{log_device, spares};
 use super::advice::{advice, full_quotas, has_errors, has_problem, soon_full};
 use super::{Numbers, SHOWN, UNAVAILABLE, gather};
 use crate::args::Status;
@@ -292,10 +294,13 @@ fn print_server(pool: &PoolFigures, show: Numbers) {
     if let Some(trim) = &pool.trim {
         line("trim", &crate::verbs::trim::text(trim, show.0.exact));
     }
+    if let Some(text) = log_device::usage_text(pool, |bytes| show.size(bytes)) {
+        line("log device", &text);
+    }
     line("waiting", &format!("{} accepted and not yet durable", show.size(pool.dirty_bytes)));
 }
 
-/// Prints a table of a pool's devices; mirrors stand below each other.
+/// Prints a table of a pool's devices; mirrors stand below each other. The log device and spares have headings.
 fn print_devices(pool: &PoolFigures, show: Numbers) {
     let mut devices = Table::new(&[
         ("DEVICE", Align::Left),
@@ -305,11 +310,15 @@ fn print_devices(pool: &PoolFigures, show: Numbers) {
         ("WRITE", Align::Right),
         ("CKSUM", Align::Right),
     ]);
-    for group in pool.devices.chunk_by(|a, b| a.group == b.group) {
-        let indent = if group.len() > 1 { "  " } else { "" };
-        if group.len() > 1 {
-            let name = crate::verbs::devices::mirror_name(group.first().map_or(0, |device| device.group));
-            devices.row(std::iter::once(name).chain(std::iter::repeat_n(String::new(), 5)).collect());
+    let empty = |from: usize| std::iter::repeat_n(String::new(), 6 - from);
+    let heading = |name: String| std::iter::once(name).chain(empty(1)).collect();
+    let by_group = || pool.devices.chunk_by(|a, b| a.group == b.group);
+    let is_log = |group: &&[DeviceFigures]| group.iter().any(|device| device.log);
+    let add = |devices: &mut Table, group: &[DeviceFigures], indent: &str| {
+        let below = if group.len() > 1 { "  " } else { "" };
+        if let [first, _, ..] = group {
+            let name = crate::verbs::devices::mirror_name(first.group);
+            devices.row(heading(format!("{indent}{name}")));
         }
         for device in group {
             let path = match device.path.as_os_str().is_empty() {
@@ -318,7 +327,7 @@ fn print_devices(pool: &PoolFigures, show: Numbers) {
             };
             let leaves = if device.leaves || device.removing { ", leaves" } else { "" };
             devices.row(vec![
-                format!("{indent}{path}"),
+                format!("{indent}{below}{path}"),
                 format!("{}{leaves}{}", device.state, spares::note(pool, device.number)),
                 show.size(device.size_bytes),
                 device.errors.read_errors.to_string(),
@@ -326,10 +335,14 @@ fn print_devices(pool: &PoolFigures, show: Numbers) {
                 device.errors.checksum_errors.to_string(),
             ]);
         }
+    };
+    by_group().filter(|group| !is_log(group)).for_each(|group| add(&mut devices, group, ""));
+    if pool.devices.iter().any(|device| device.log) {
+        devices.row(heading("logs".to_owned()));
     }
-    let empty = |from: usize| std::iter::repeat_n(String::new(), 6 - from);
+    by_group().filter(is_log).for_each(|group| add(&mut devices, group, "  "));
     if !pool.spares.is_empty() {
-        devices.row(std::iter::once("spares".to_owned()).chain(empty(1)).collect());
+        devices.row(heading("spares".to_owned()));
     }
     for spare in &pool.spares {
         let (name, state) = spares::row(pool, spare);
