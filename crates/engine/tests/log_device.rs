@@ -162,6 +162,30 @@ fn a_log_device_that_fails_a_superblock_costs_nothing() {
     has(&open(&without_unflushed(&all[..1])), 0..10, 2);
 }
 
+/// Found by the simulator: the power of the log device fails a moment before that of the others, which have a superblock
+/// that it lacks, and that said that it is needed.
+#[test]
+fn a_log_device_without_the_last_superblock_keeps_no_pool_from_being_opened() {
+    for skip in 0..12 {
+        let all = fresh_with_log(2, 1);
+        let pool = open(&all);
+        write(&pool, 0..10, 1);
+        let moments = Moments::of(&all, 1);
+        all[2].inject(InjectedFault { skip, ..fault(SimOp::Write, u64::MAX) });
+        all[2].inject(InjectedFault { skip: 0, ..fault(SimOp::Flush, u64::MAX) });
+        pool.checkpoint(false).unwrap();
+        write(&pool, 10..20, 1);
+        let mut moments = moments.end();
+        moments.push(without_unflushed(&all));
+        for moment in moments {
+            let pool = open(&moment);
+            has(&pool, 0..10, 1);
+            is_sound(&pool);
+        }
+        has(&open(&without_unflushed(&all)), 0..20, 1);
+    }
+}
+
 #[test]
 fn a_pool_that_was_closed_opens_without_its_log_device() {
     let all = fresh_with_log(2, 1);

@@ -557,13 +557,18 @@ impl Labels {
         Ok(())
     }
 
-    /// Writes a superblock to all devices that are written, durably. Returns their number.
+    /// Writes a superblock to all devices that are written, durably. Returns their number. `confirm` is asked for what is
+    /// confirmed, once it is known which devices have it.
     ///
     /// # Errors
-    /// Errors of devices that cannot be left out.
-    pub(super) fn publish(&self, superblock: &Superblock) -> Result<usize> {
+    /// Errors of devices that cannot be left out, and of `confirm`.
+    pub(super) fn publish(
+        &self,
+        superblock: &Superblock,
+        confirm: &dyn Fn(&Superblock) -> Result<Superblock>,
+    ) -> Result<usize> {
         let labels = self.written();
-        write_superblock(&self.devices, &labels, superblock)?;
+        write_superblock(&self.devices, &labels, superblock, confirm)?;
         let mut state = self.state.lock();
         for Label { device, .. } in &labels {
             if self.devices.state(*device).is_some_and(|(_, state)| state.is_written()) {
@@ -785,13 +790,19 @@ impl Roster for Labels {
 /// Writes a superblock to every device, in slots of its own: whatever a power cut leaves of it, the one before is whole
 /// (I5). If there are several devices it goes to the first ring of all, and as confirmed to the second of all, so that a
 /// device which lacks it is known to be stale ([`super::identity`]). A device of a mirror that fails it is left out.
-pub(super) fn write_superblock(devices: &Devices, labels: &[Label], superblock: &Superblock) -> Result<()> {
+pub(super) fn write_superblock(
+    devices: &Devices,
+    labels: &[Label],
+    superblock: &Superblock,
+    confirm: &dyn Fn(&Superblock) -> Result<Superblock>,
+) -> Result<()> {
     if let [label] = labels {
         superblock.write(devices.device(label.device)?.one(), label)?;
         return Ok(devices.flush()?);
     }
     for (ring, confirmed) in [(0, false), (1, true)] {
-        let written = Superblock { confirmed, ..*superblock };
+        let written = if confirmed { confirm(superblock)? } else { *superblock };
+        let written = Superblock { confirmed, ..written };
         for label in labels {
             let here = devices.device(label.device).ok().filter(|here| here.state.is_written());
             let Some(here) = here else { continue };
