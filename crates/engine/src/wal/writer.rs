@@ -309,7 +309,7 @@ impl LogWriter {
             let logged = self.write_to_log_device(&buf, alone);
             self.devices.write_behind(device, offset, buf)?;
             // Noted in this order: a flush of the devices that covers the second covers the first.
-            self.flushes.wrote_beside_log(device);
+            self.flushes.wrote_for_checkpoint(device);
             if logged == BatchWritten::NotDurable {
                 self.flushes.wrote_to_log_device();
             }
@@ -387,7 +387,7 @@ impl LogWriter {
             write_directory(&self.devices, position.chunk, position.used, position.segment, &directory)?;
         // Replay makes directories of its own, so no commit waits for this one if the log device has the batches.
         match self.log_device().is_some() && self.flushes.log_device_suffices() {
-            true => self.flushes.wrote_beside_log(position.chunk.device),
+            true => self.flushes.wrote_for_checkpoint(position.chunk.device),
             false => self.flushes.wrote(position.chunk.device),
         }
         self.segments.close(position.segment, dir)?;
