@@ -78,8 +78,10 @@ def test_what_was_synced_is_there_after_the_server_was_killed(run, mirrored):
         pool.check()
 
 
-def test_what_only_the_log_device_has_comes_from_there(run):
+@pytest.mark.parametrize("words", [[], ["-a"]])
+def test_what_only_the_log_device_has_comes_from_there(run, words):
     with Logged(run) as pool:
+        pool.pagefold("set", f"mountpoint={pool.mountpoint}", pool.pool)
         before = stored(pool, "before", 4)
         pool.pagefold("sync", pool.pool)
         copy = pool.device.with_name("copy")
@@ -91,10 +93,23 @@ def test_what_only_the_log_device_has_comes_from_there(run):
                 file.write(content[f"file{number}"])
                 os.fsync(file.fileno())
         pool.crash()
+        pool.detach()
         # The device of the data has lost all that was written to it meanwhile.
         shutil.copyfile(copy, pool.device)
-        pool.recover()
+        assert status(pool)["state"] == "CRASHED" and "when it is mounted" in pool.pagefold("status", pool.pool)
+        for refused in (["get", "all", pool.pool], ["mount", "-o", "ro", pool.pool, pool.mountpoint]):
+            with pytest.raises(proc.CommandFailed, match="its log device has what belongs on the others"):
+                pool.pagefold(*refused)
+        # Where it is to be mounted is known only when the log was replayed.
+        entry = run.mount(pool.mountpoint)
+        pool.pagefold("mount", "-o", "takeover=off", *words, pool.pool)
         assert (pool.mountpoint / "before").read_bytes() == before
+        for name, written in content.items():
+            assert (pool.mountpoint / name).read_bytes() == written
+        assert len(logs(pool)) == 1
+        pool.pagefold("unmount", pool.mountpoint)
+        run.done(entry)
+        pool.mount()
         for name, written in content.items():
             assert (pool.mountpoint / name).read_bytes() == written
         pool.unmount()
@@ -178,6 +193,8 @@ def test_a_pool_that_was_closed_does_not_need_its_log_device(run):
             time.sleep(0.3)
         # It is there again, with what it had: the pool goes on without it, after a crash and after an unmount.
         away.rename(log)
+        (found,) = json.loads(pool.pagefold("import", "--json", "-d", log))["pools"]
+        assert found["state"] == "OLD" and found["is_log_device"] and "no data lies on it" in found["problem"], found
         pool.crash()
         pool.recover()
         assert logs(pool) == {}

@@ -7,7 +7,7 @@ use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::mountopts::MountOptions;
 use pagefold_server::registry::{Known, paths_text};
 use pagefold_server::serve::{self, FirstMount, MountRequest};
-use pagefold_server::{names, raw, startup};
+use pagefold_server::{names, pools, raw, startup};
 
 use crate::{args, datasets, table, target};
 
@@ -56,7 +56,7 @@ pub fn make(args: &args::Mount) -> Result<MountPlan> {
     let (known, path, by_device) = target::source(source).map_err(|failure| swapped(args, failure))?;
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
-        None => default_dir(&known, &path)?,
+        None => default_dir(&known, &path, options.read_only)?,
     };
     let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
     let wanted = MountRequest { path, dir, options };
@@ -78,11 +78,18 @@ fn swapped(args: &args::Mount, failure: Failure) -> Failure {
     failure
 }
 
-/// Returns the directory that the property `mountpoint` names.
-fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
+/// Returns the directory that the property `mountpoint` names. Unless the mount is to be read-only, a pool that crashed is
+/// replayed if its properties cannot be read before.
+fn default_dir(known: &Known, path: &str, read_only: bool) -> Result<PathBuf> {
     let name = names::full(&known.name, path);
     let ask = |client: &mut Client| datasets::properties_asked(client, path);
-    let values = target::ask_or(&known.name, ask, || datasets::properties_offline(known, path))?;
+    let values = target::ask_or(&known.name, ask, || match datasets::properties_offline(known, path) {
+        Err(failure) if failure.needs_replay() && !read_only => {
+            pools::close_cleanly(known)?;
+            datasets::properties_offline(known, path)
+        }
+        values => values,
+    })?;
     let mountpoint = values.into_iter().find(|value| value.name == "mountpoint");
     match mountpoint.map(|value| value.value).filter(|dir| dir != "none" && !path.contains('@')) {
         None => Err(Failure::usage(format!("where is {name} to be mounted?")).hint(format!(

@@ -104,6 +104,9 @@ pub enum Error {
         "the pool stopped accepting changes after a failed write: {0}; export it, mend the device and import it again"
     )]
     Failed(String),
+    /// The pool was not closed, and has to be opened for writing before it can be read.
+    #[error("{0}")]
+    NotReplayed(String),
     /// The pool or mount is read-only.
     #[error("read-only: {0}")]
     ReadOnly(String),

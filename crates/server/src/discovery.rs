@@ -47,6 +47,8 @@ pub struct FoundPool {
     /// True if its log device was not found, and nothing else that it needs is missing. If it is `INCOMPLETE`, the log
     /// device may have commits that no other device has.
     pub lacks_log_device: bool,
+    /// True if nothing of it was found but its log device, or a device that was that once: no data lies on it.
+    pub is_log_device: bool,
     /// Devices of which several identical copies were found.
     #[serde(serialize_with = "lists_of_paths")]
     pub alike: Vec<Vec<PathBuf>>,
@@ -89,6 +91,7 @@ impl FoundPool {
             also: found.also,
             spares: found.spares,
             lacks_log_device: found.lacks_log_device,
+            is_log_device: found.is_log_device,
             alike: found.alike,
             problem: None,
             action: None,
@@ -152,6 +155,10 @@ impl FoundPool {
                     format!("say which by its devices: pagefold import{devices} {guid}"),
                 )
             }
+            FoundState::Old | FoundState::Apart if self.is_log_device => (
+                "it was the log device, and the pool goes on without it: no data lies on it".into(),
+                format!("to use it so again: pagefold add -f {name} log DEVICE"),
+            ),
             FoundState::Old => (
                 went_on.map_or_else(
                     || "an older copy: the pool went on, on other devices that were found".into(),

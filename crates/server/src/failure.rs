@@ -12,6 +12,7 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 pub struct Failure {
     usage: bool,
     status: Option<u8>,
+    needs_replay: bool,
     what: String,
     hint: Option<String>,
 }
@@ -19,11 +20,11 @@ pub struct Failure {
 impl Failure {
     /// Creates a failure of the work itself (exit status 1).
     pub fn new(what: impl Into<String>) -> Self {
-        Self { usage: false, status: None, what: what.into(), hint: None }
+        Self { usage: false, status: None, needs_replay: false, what: what.into(), hint: None }
     }
     /// Creates a failure for a command line that makes no sense (exit status 2).
     pub fn usage(what: impl Into<String>) -> Self {
-        Self { usage: true, status: None, what: what.into(), hint: None }
+        Self { usage: true, ..Self::new(what) }
     }
     /// Adds advice to the user.
     #[must_use]
@@ -36,6 +37,16 @@ impl Failure {
     pub fn status(mut self, status: u8) -> Self {
         self.status = Some(status);
         self
+    }
+    /// Says that a pool has to be opened for writing before it can be read.
+    #[must_use]
+    pub fn until_replayed(mut self) -> Self {
+        self.needs_replay = true;
+        self
+    }
+    /// Returns true if a pool has to be opened for writing before it can be read.
+    pub fn needs_replay(&self) -> bool {
+        self.needs_replay
     }
     /// Returns what happened, without the advice.
     pub fn what(&self) -> &str {

@@ -24,9 +24,12 @@ use crate::{names, pool_errors, pools};
 
 /// Returns the figures of a pool that is not mounted.
 pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
-    let pool = pools::open_briefly(known, true)?;
-    let state = if pool.replayed().clean { "EXPORTED" } else { "CRASHED" };
+    let pool = pools::open_for_figures(known)?;
     let open = figures(&pool);
+    if pool.rescue().is_some() {
+        return Ok(PoolFigures { state: "CRASHED".into(), problem: None, ..open });
+    }
+    let state = if pool.replayed().clean { "EXPORTED" } else { "CRASHED" };
     let state = if open.state == "DEGRADED" { "DEGRADED" } else { state };
     Ok(PoolFigures { state: state.into(), ..open })
 }

@@ -471,6 +471,9 @@ fn not_opened(known: &Known, error: &Error) -> Failure {
             .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
         None => match error {
             Error::NotCurrent { what, stale } => not_current(known, format!("{doing}: {what}"), stale),
+            Error::NotReplayed(_) => failed(doing, error)
+                .hint(format!("mount it, and not read-only: pagefold mount {} DIR", known.name))
+                .until_replayed(),
             _ => failed_on_devices(doing, error),
         },
     }
@@ -520,8 +523,10 @@ pub fn open_briefly(known: &Known, read_only: bool) -> Result<Arc<Pool>> {
 /// Closes a pool that is not mounted: replays its log if it crashed, and marks it as exported.
 pub fn close_cleanly(known: &Known) -> Result<()> {
     // A read-only opening is tried first, because it is not recorded as an opening of the pool.
-    if open_briefly(known, true)?.replayed().clean {
-        return Ok(());
+    match open_briefly(known, true) {
+        Ok(pool) if pool.replayed().clean => return Ok(()),
+        Err(failure) if !failure.needs_replay() => return Err(failure),
+        _ => {}
     }
     let pool = open_briefly(known, false)?;
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
@@ -553,6 +558,17 @@ pub fn give_up_damaged_log(known: &Known, tell: &mut dyn FnMut(&str)) -> Result<
         None => tell(&format!("pool {}: its log is whole, nothing was given up", known.name)),
     }
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
+}
+
+/// Opens a pool that is not mounted, for figures of it. If it crashed and its log device has what belongs on the other
+/// devices, the pool is opened without that, in a state that is a little older.
+pub(crate) fn open_for_figures(known: &Known) -> Result<Arc<Pool>> {
+    let opened = open_briefly(known, true);
+    if opened.as_ref().is_err_and(Failure::needs_replay) {
+        let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::for_rescue() };
+        return open_known(known, &options);
+    }
+    opened
 }
 
 /// Opens a pool that is not mounted, read-only, and calls `look` with it.

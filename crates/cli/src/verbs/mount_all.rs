@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use pagefold_server::control::{Client, MountFigures, Reply, Request};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::names::{Name, is_within};
+use pagefold_server::pools;
 use pagefold_server::registry::{Known, Registry};
 
 use crate::args::Mount;
@@ -24,7 +25,7 @@ pub fn run(args: &Mount) -> Result<()> {
     };
     for top in tops {
         // A pool that is away, or damaged, keeps no other from being mounted.
-        let Some(missing) = failures.need(&top.pool, missing(&top)) else { continue };
+        let Some(missing) = failures.need(&top.pool, missing(&top, args.dry_run)) else { continue };
         let mut failed: Vec<PathBuf> = Vec::new();
         for (name, dir) in missing {
             if let Some(above) = failed.iter().find(|above| dir.starts_with(above)) {
@@ -59,8 +60,9 @@ fn obeys(known: &Known) -> bool {
     obeys
 }
 
-/// Returns the dataset and those below it that have a mount point and are not mounted.
-fn missing(top: &Name) -> Result<Vec<(String, PathBuf)>> {
+/// Returns the dataset and those below it that have a mount point and are not mounted. Without `dry_run`, a pool that crashed
+/// is replayed if its properties cannot be read before.
+fn missing(top: &Name, dry_run: bool) -> Result<Vec<(String, PathBuf)>> {
     let ask = |client: &mut Client| match client.ask(&Request::Status {})? {
         Reply::Status { figures } => Ok(figures.mounts),
         _ => Err(client.misunderstood()),
@@ -72,6 +74,12 @@ fn missing(top: &Name) -> Result<Vec<(String, PathBuf)>> {
             && figures.mountpoint != "none"
             && !mounted.iter().any(|mount| mount.path == figures.path)
     };
-    let all = datasets::of_pool(&top.pool)?;
+    let all = match datasets::of_pool(&top.pool) {
+        Err(failure) if failure.needs_replay() && !dry_run => {
+            pools::close_cleanly(&Registry::open()?.find(&top.pool)?)?;
+            datasets::of_pool(&top.pool)?
+        }
+        all => all?,
+    };
     Ok(all.into_iter().filter(is_missing).map(|figures| (figures.name, figures.mountpoint.into())).collect())
 }

@@ -376,8 +376,8 @@ impl OpeningPool {
                 segments.copied(Ptr { addr, len_bytes: entry.len_bytes })?;
             }
             if batch.is_misplaced && is_read_only {
-                return Err(Error::Invalid(
-                    "the pool was not closed, and its log device has what belongs on the others: open it once to write to it, so that an opening brings that there".into(),
+                return Err(Error::NotReplayed(
+                    "the pool was not closed, and its log device has what belongs on the others: only an opening that may write brings it there".into(),
                 ));
             }
             used.insert(batch.segment, (batch.chunk, batch.end));

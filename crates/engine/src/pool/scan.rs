@@ -64,6 +64,8 @@ pub struct FoundPool {
     /// True if its log device was not found, and each other group was. If it is incomplete all the same, the log device may
     /// have what no other device has.
     pub lacks_log_device: bool,
+    /// True if nothing of it was found but its log device, or a device that was that once.
+    pub is_log_device: bool,
 }
 
 /// A device of a pool.
@@ -227,6 +229,7 @@ fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Opti
         also: all.iter().flatten().flat_map(|one| one.also.iter().cloned()).collect(),
         spares: Vec::new(),
         lacks_log_device: log_device.is_some() && lacks_log_device,
+        is_log_device: labels().all(is_log),
     })
 }
 

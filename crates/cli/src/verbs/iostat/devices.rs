@@ -302,10 +302,7 @@ mod tests {
         let told = table(&activity, &args(|args| args.verbose = true)).render(false);
         let names: Vec<&str> =
             told.lines().map(|line| line.split(char::is_numeric).next().unwrap()).collect();
-        assert_eq!(
-            names[2..],
-            ["  /dev/sd", "  logs         ", "    mirror-", "      /dev/sd", "      /dev/sd"]
-        );
+        assert_eq!(names[2..], ["  /dev/sd", "  logs", "    mirror-", "      /dev/sd", "      /dev/sd"]);
         let scripted = |args: &mut Iostat| (args.verbose, args.output.script) = (true, true);
         let told = rows(&table(&activity, &args(scripted)));
         assert_eq!(told[2][..3], ["logs", &(40 << 20).to_string(), &(8 << 20).to_string()]);
