@@ -347,6 +347,6 @@ fn a_pool_that_crashed_is_not_read_only_opened_when_its_log_device_has_the_rest(
     write(&pool, 0..10, 1);
     let after = without_unflushed(&all);
     let reading = OpenOptions { read_only: true, ..options() };
-    assert!(matches!(Pool::open_on(handles(&after), &reading), Err(Error::Invalid(_))));
+    assert!(matches!(Pool::open_on(handles(&after), &reading), Err(Error::NotReplayed(_))));
     has(&open(&after), 0..10, 1);
 }
