@@ -42,7 +42,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test long-tests lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scaling scheduler takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test long-tests lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scaling scheduler takeover snapshots pitr coherence crash-states aged boot fill memory commits steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -155,6 +155,11 @@ device-verbs: ## add, attach, detach, replace, remove, offline, online: ROUNDS=3
 	@scripts/setup build test
 	@$(BUILD)
 	@$(LAB) device-verbs --rounds $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),3) --kills $(if $(KILLS),$(KILLS),50) $(if $(SEED),--seed $(SEED))
+
+commits: ## How long fdatasync takes, with and without a log device, beside ext4: [ROUNDS=5]
+	@scripts/setup build test
+	@$(BUILD)
+	@$(LAB) commits $(if $(filter command line,$(origin ROUNDS)),--rounds $(ROUNDS))
 
 scaling: ## Four throttled devices and a mirror beside one device, here and on btrfs and zfs-fuse; a slow half: [RATE=125] MB/s of each
 	@scripts/setup build test bench

@@ -36,6 +36,12 @@ def main() -> int:
     scaling.add_argument("--requests", type=int, default=3000, help="requests per second of each device, each way")
     scaling.add_argument("--times", type=int, default=100, help="times as long the slow half of a mirror takes for a read")
     scaling.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    commits = verbs.add_parser("commits", help="how long fdatasync takes, with and without a log device, beside ext4")
+    commits.add_argument("--rounds", type=int, default=5, help="times that each is measured, by turns")
+    commits.add_argument("--writers", default="1,6", help="numbers of writers, with commas between them")
+    commits.add_argument("--seconds", type=float, default=4, help="for each")
+    commits.add_argument("--requests", type=int, default=300, help="writes per second of each device in the second half")
+    commits.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     device_verbs = verbs.add_parser("device-verbs", help="verbs that change devices, under a database, and killed")
     device_verbs.add_argument("--rounds", type=int, default=3, help="times each under a database")
     device_verbs.add_argument("--kills", type=int, default=50, help="kills of the server in the midst of each")
@@ -198,6 +204,11 @@ def run(options: argparse.Namespace) -> int:
             rate = Rate(options.rate * 1_000_000, options.requests)
             logs = logs / "scaling-logs"
             return scaling(options.systems.split(","), options.file_mib << 20, options.seconds, rate, options.times, logs)
+        case "commits":
+            from .commits import commits
+
+            writers = [int(word) for word in options.writers.split(",")]
+            return commits(options.rounds, writers, options.seconds, options.requests, logs / "commits-logs")
         case "device-verbs":
             from .device_verbs import device_verbs
 

@@ -541,3 +541,31 @@ fn a_device_that_fails_while_the_pool_is_opened_does_not_spoil_the_other() {
         open(&after[1..]);
     }
 }
+
+/// Found by killing servers: the mirror's label told of a new device that had no label yet, and so was missing.
+#[test]
+fn a_device_that_is_attached_is_found_whenever_the_power_fails() {
+    for replace in [false, true] {
+        let (old, new) = (fresh(1, 1), sim(77));
+        let pool = open(&old);
+        write(&pool, 0..10, 1);
+        let with: Sims = old.iter().cloned().chain([new.clone()]).collect();
+        let moments = Moments::of(&with, 1);
+        pool.attach(0, new, replace).unwrap();
+        let moments = moments.end();
+        assert!(moments.len() > 10);
+        for moment in moments {
+            let pool = open(&moment);
+            has(&pool, 0..10, 1);
+            assert!(!states(&pool).contains(&DeviceState::Missing), "{:?}", states(&pool));
+            let is_begun = pool.device_status().len() > 1;
+            fill(&pool);
+            if !is_begun {
+                pool.attach(0, moment[1].clone(), replace).unwrap();
+                fill(&pool);
+            }
+            has(&pool, 0..10, 1);
+            is_sound(&pool);
+        }
+    }
+}

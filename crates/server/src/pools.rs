@@ -404,7 +404,18 @@ pub(crate) fn adopt_devices<'a>(
     files: impl Iterator<Item = &'a (PathBuf, OwnedFd)>,
     read_only: bool,
 ) -> Result<OpenDevices> {
-    files.map(|(path, file)| adopt_device(&known.name, path, file, read_only)).collect()
+    let mut devices = OpenDevices::new();
+    for (path, file) in files {
+        let device = adopt_device(&known.name, path, file, read_only)?;
+        // A server may have ended before it made a device that it was given the pool's.
+        match Label::read(OneDevice::of(device.as_ref())) {
+            Ok(label) if label.pool.to_string() != known.guid => {
+                tracing::warn!(device = %path.display(), pool = label.name, "it is of another pool, and is left alone");
+            }
+            _ => devices.push(device),
+        }
+    }
+    Ok(devices)
 }
 
 /// Opens a device of a pool from its descriptor.

@@ -74,6 +74,8 @@ pub struct History {
     pub copies: usize,
     /// True if devices are attached, replaced and detached, pools are split, and there are spares.
     pub verbs: bool,
+    /// True if the pool has a log device, behind all others.
+    pub log_device: bool,
     /// Cache in bytes.
     pub cache_bytes: u64,
     /// True if pages are coded by models.
@@ -101,9 +103,17 @@ pub struct History {
 /// are found have none.
 const VERBS: u64 = 0x7_E4C8;
 
+/// The same for log devices: pools by which other planted bugs are found have none.
+const LOG_DEVICES: u64 = 0x106D_E747;
+
 /// Returns the size in bytes of the smallest device, or a few chunks more.
 fn small_device(random: &mut Random) -> u64 {
     DEVICE_BYTES_MIN + random.below(5) * CHUNK_BYTES
+}
+
+/// Returns true if the pool of this seed has a log device.
+fn has_log_device(seed: u64) -> bool {
+    Random::new(seed ^ LOG_DEVICES).percent(15)
 }
 
 /// A quarter of a chunk in bytes: sizes of writes are multiples or parts of it, so that they keep their proportion to
@@ -129,10 +139,11 @@ impl History {
         let count = if theme != Theme::Full && random.percent(25) { random.within(2, 3) } else { 1 };
         let devices: Vec<u64> = (0..count).map(|_| small_device(&mut random)).collect();
         let copies = Self::copies(seed, theme);
+        let log_device = copies == 1 && has_log_device(seed);
         let verbs = copies > 1 && Random::new(seed ^ VERBS).percent(60);
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
         let len = if theme == Theme::Full { random.within(100, 400) } else { random.within(10, 150) };
-        let mut writer = Writer::new(seed, random, theme, count * copies as u64);
+        let mut writer = Writer::new(seed, random, theme, count * copies as u64 + u64::from(log_device));
         let mut steps = writer.steps(len);
         if theme == Theme::Flips {
             writer.keep_a_flip(seed, &mut steps);
@@ -150,6 +161,7 @@ impl History {
             devices,
             copies,
             verbs,
+            log_device,
             cache_bytes,
             modelled,
             forked,

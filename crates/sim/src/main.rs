@@ -33,6 +33,9 @@ struct Args {
     /// Only histories in which devices are attached, replaced and detached, and pools split.
     #[arg(long)]
     verbs: bool,
+    /// Only histories of pools with a log device.
+    #[arg(long)]
+    log_device: bool,
     /// Try up to so many power cuts in the middle of each step, too, on copies of the devices.
     #[arg(long, default_value_t = 0)]
     images: usize,
@@ -142,7 +145,9 @@ impl Campaign {
             let theme = theme_name(history.theme);
             let unwanted =
                 !self.args.theme.is_empty() && !self.args.theme.iter().any(|wanted| wanted == theme);
-            let plain = self.args.mirrors && history.copies == 1 || self.args.verbs && !history.verbs;
+            let plain = self.args.mirrors && history.copies == 1
+                || self.args.verbs && !history.verbs
+                || self.args.log_device && !history.log_device;
             // Of many seeds they run if somebody asks for them (docs/TESTING.md).
             let asked = self.args.mirrors || self.args.verbs || self.args.seeds == 1;
             let unasked = history.verbs && !asked;

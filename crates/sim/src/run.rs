@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex};
 
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::device::{Device, SimDevice};
-use pagefold_engine::pool::{CreateOptions, Flight, LearnOptions, OpenOptions, Pool, create_groups_on};
+use pagefold_engine::limits::DEVICE_BYTES_MIN;
+use pagefold_engine::pool::{CreateOptions, Flight, LearnOptions, OpenOptions, Pool, create_with_log_on};
 use setup::{journal, open, options};
 use verbs::Verbs;
 
@@ -191,8 +192,10 @@ fn text(seed: u64) -> String {
 
 impl<'a> Sim<'a> {
     fn new(history: &'a History) -> Outcome<Self> {
+        let sizes = history.devices.iter().flat_map(|size| std::iter::repeat_n(size, history.copies));
+        let log_device = history.log_device.then_some(&DEVICE_BYTES_MIN);
         let devices: Vec<Arc<SimDevice>> = (0_u64..)
-            .zip(history.devices.iter().flat_map(|size| std::iter::repeat_n(size, history.copies)))
+            .zip(sizes.chain(log_device))
             .map(|(at, size)| Arc::new(SimDevice::new(*size, history.seed.wrapping_add(at))))
             .collect();
         let mut sim = Self {
@@ -234,8 +237,10 @@ impl<'a> Sim<'a> {
             stats: Stats::default(),
         };
         let create = CreateOptions { force: false, created: 0, guid: POOL };
-        let groups: Vec<Vec<_>> = sim.handles().chunks(history.copies).map(<[_]>::to_vec).collect();
-        create_groups_on("sim", &groups, &create).map_err(|error| format!("create: {error}"))?;
+        let mut all = sim.handles();
+        let log = all.split_off(all.len() - usize::from(history.log_device));
+        let groups: Vec<Vec<_>> = all.chunks(history.copies).map(<[_]>::to_vec).collect();
+        create_with_log_on("sim", &groups, &log, &create).map_err(|error| format!("create: {error}"))?;
         let options = OpenOptions { journal: sim.journal.clone(), ..options(history, 0) };
         let pool = open(history, sim.handles(), &options).map_err(|e| format!("first open: {e}"))?;
         for (name, bytes) in history.bounds.iter().flat_map(Bounds::properties) {

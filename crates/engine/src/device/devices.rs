@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use smallvec::SmallVec;
 
 use super::again::again;
+use super::behind::WritesBehind;
 use super::class::IoClass;
 use super::flush::{FlushFailure, at_once};
 use super::group::{Choice, Group, GroupFlush, Roster};
@@ -33,6 +34,7 @@ pub(crate) const READ_BYTES_MAX: u64 = 1 << 20;
 pub struct Devices {
     /// Groups are added, and keep their places.
     groups: Arc<boxcar::Vec<Group>>,
+    behind: Arc<WritesBehind>,
     roster: Arc<OnceLock<Weak<dyn Roster>>>,
     choice: Choice,
     /// Class of the requests that are made by this handle.
@@ -86,7 +88,8 @@ impl Devices {
     fn of(groups: impl Iterator<Item = impl IntoIterator<Item = GroupMember>>) -> Self {
         let groups = groups.zip(0..=u16::MAX).map(|(members, number)| Group::new(number, members));
         let groups = Arc::new(groups.collect());
-        Self { groups, roster: Arc::default(), choice: Choice::Any, class: IoClass::SyncRead }
+        let (behind, roster) = Default::default();
+        Self { groups, behind, roster, choice: Choice::Any, class: IoClass::SyncRead }
     }
 
     /// Makes groups of devices, numbered in this order.
@@ -256,6 +259,7 @@ impl Devices {
 
     fn plan_without(&self, span: Span, tried: &[u16]) -> Result<Option<PlannedRead>> {
         let group = self.group(span.group)?;
+        self.behind.wait_for(span.group, &(span.offset..span.offset + span.len_bytes));
         let turn = group.choose(span.offset, tried, self.choice, self.class);
         turn.map(|turn| PlannedRead::new(turn, span)).transpose()
     }
@@ -338,6 +342,7 @@ impl Devices {
         offset: u64,
         buf: &mut AlignedBuf,
     ) -> Result<()> {
+        self.behind.wait_for(group, &(offset..offset + buf.len() as u64));
         self.group(group)?.read_copy(copy, offset, buf, self.class)
     }
 
@@ -355,12 +360,37 @@ impl Devices {
         self.group(group)?.write(offset, buf, durable, (self.class, self.roster().as_deref()))
     }
 
+    /// Writes whole blocks as [`Devices::write`] does, but at some later time if there is a thread for it
+    /// ([`Devices::serve_writes_behind`]). Reads of these bytes see them; a flush of any group tells if it failed.
+    ///
+    /// # Errors
+    /// Those of [`Devices::write`], if it is made at once.
+    pub(crate) fn write_behind(&self, group: u16, offset: u64, buf: AlignedBuf) -> Result<()> {
+        self.group(group)?;
+        match self.behind.take(group, offset, buf) {
+            Some(buf) => self.write(group, offset, &buf, false),
+            None => Ok(()),
+        }
+    }
+
+    /// Says whether a thread makes the writes that nobody waits for. If not, it ends when none waits any more.
+    pub(crate) fn write_behind_by_thread(&self, is_served: bool) {
+        self.behind.set_served(is_served);
+    }
+
+    /// Makes the writes that nobody waits for, until there is to be no thread for it.
+    pub(crate) fn serve_writes_behind(&self) {
+        let devices = self.of_class(IoClass::AsyncWrite);
+        self.behind.serve(&|group, offset, buf| devices.write(group, offset, buf, false));
+    }
+
     /// Writes bytes at any offset of a group. The rest of the blocks that they lie in stays on each device as it is
     /// there.
     ///
     /// # Errors
     /// [`NoDevice`]; errors of the device, if no member has them.
     pub(crate) fn overwrite(&self, group: u16, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.behind.wait_for(group, &(offset..offset + bytes.len() as u64));
         self.group(group)?.overwrite(offset, bytes, self.class)
     }
 
@@ -401,9 +431,12 @@ impl Devices {
     fn flush_each(&self, groups: impl IntoIterator<Item = u16>) -> Vec<FlushFailure> {
         let (mut begun, mut failures) = (Vec::new(), Vec::new());
         for number in groups {
-            match self.group(number) {
+            match self.group(number).map_err(Error::from).and_then(|group| {
+                // Nothing else is written to a log device than what is waited for.
+                if group.is_spared() { Ok(group) } else { self.behind.settle().map(|()| group) }
+            }) {
                 Ok(group) => begun.push((number, group, group.begin_flush())),
-                Err(none) => failures.push(FlushFailure { group: number, error: none.into() }),
+                Err(error) => failures.push(FlushFailure { group: number, error }),
             }
         }
         let devices: Vec<(usize, &Arc<GroupMember>, &Arc<dyn Device>)> = begun

@@ -10,6 +10,7 @@
 //! group      one device, or a mirror: who is written, who is read, who is left out
 //! member     a device of a group, and what it lacks
 //! writes     which writes to a group are under way, and which no flush has covered
+//! behind     writes that nobody waits for
 //! missing    the reason why a place cannot be reached
 //! planned    a read in three steps: planned, carried out, verified (`PlannedRead`)
 //! one        one device, for labels and superblocks (`OneDevice`)
@@ -36,6 +37,7 @@ use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::{Error, Result};
 
 mod again;
+mod behind;
 mod buffer;
 mod class;
 mod devices;

@@ -67,6 +67,7 @@ impl Pool {
     pub fn run(self: &Arc<Self>) -> Result<Background> {
         let mut threads = Vec::new();
         self.shared.throttle.start();
+        self.shared.devices.write_behind_by_thread(true);
         for (name, work) in [
             ("commit", Self::commit_loop as fn(&Self)),
             ("maintenance", Self::maintenance_loop),
@@ -76,6 +77,7 @@ impl Pool {
             ("trim", Self::trim_loop),
             ("sync-0", Self::committer_loop),
             ("sync-1", Self::committer_loop),
+            ("write-behind", |pool: &Self| pool.shared.devices.serve_writes_behind()),
         ] {
             let pool = Arc::clone(self);
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&pool));
@@ -89,6 +91,7 @@ impl Pool {
     pub(super) fn stop_background(&self) {
         self.signal.lock().stop = true;
         self.shared.throttle.stop();
+        self.shared.devices.write_behind_by_thread(false);
         self.wake.notify_all();
         self.clean_wake.notify_all();
         self.stop_committers();

@@ -235,18 +235,38 @@ impl Pool {
             confirmed: true,
             epoch: self.labels.epoch(),
             opening: self.opening,
-            log_device: self.labels.log_group().map(|number| LogGroup {
-                number,
-                is_needed: !exported && !self.flushes.has_lost_log_device(),
-            }),
+            log_device: self
+                .labels
+                .log_group()
+                .map(|number| LogGroup { number, is_needed: !exported && self.has_log_device(number) }),
         };
         // Each device has one in each ring.
-        let superblocks = 2 * self.labels.publish(&superblock)?;
+        let superblocks =
+            2 * self.labels.publish(&superblock, &|superblock| self.without_lost(superblock))?;
         count(&self.shared.counters.checkpoint_bytes, (superblocks * BLOCK_BYTES) as u64);
         self.log.lock().writer.attested(superblock.flushed);
         self.durable.fetch_max(accepted, Ordering::AcqRel);
         self.take_up_groups(superblock.epoch);
         Ok(())
+    }
+}
+
+impl Pool {
+    /// Returns a superblock as it is to be confirmed. If the log device failed to take it, that is no device without which
+    /// the pool cannot be opened: the others have all that was acknowledged (K3).
+    fn without_lost(&self, superblock: &Superblock) -> Result<Superblock> {
+        let lost =
+            superblock.log_device.filter(|group| group.is_needed && !self.has_log_device(group.number));
+        let Some(group) = lost else { return Ok(*superblock) };
+        self.flushes.leave_log_device();
+        self.flushes.settle_as(IoClass::AsyncWrite)?;
+        let log_device = Some(LogGroup { is_needed: false, ..group });
+        Ok(Superblock { log_device, ..*superblock })
+    }
+
+    /// Returns true if the log device works.
+    fn has_log_device(&self, group: u16) -> bool {
+        !self.flushes.has_lost_log_device() && self.shared.devices.copies(group) > 0
     }
 }
 

@@ -132,7 +132,7 @@ pub(super) fn create_with(
     }
     // Labels must be durable before the superblock that makes the pool count.
     devices.flush()?;
-    write_superblock(devices, &labels, &superblock)
+    write_superblock(devices, &labels, &superblock, &|superblock| Ok(*superblock))
 }
 
 /// Returns an error if a device cannot be part of a new pool.

@@ -603,7 +603,11 @@ impl OpeningPool {
         }
         // From here on the opening counts. All that was written before this point adds nothing to what was already
         // there.
-        self.labels.publish(&told)?;
+        self.labels.publish(&told, &|told| {
+            let is_here = |group: &LogGroup| self.devices.copies(group.number) > 0;
+            let log_device = told.log_device.map(|group| LogGroup { is_needed: is_here(&group), ..group });
+            Ok(Superblock { log_device, ..*told })
+        })?;
         if let Some(witness) = &options.witness {
             witness.tell(&Standing { open: false, ..told.standing() });
         }

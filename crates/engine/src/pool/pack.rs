@@ -271,7 +271,7 @@ impl<'a> Packer<'a> {
     /// until then all that a crash leaves refers to the places before (G4).
     pub(super) fn flush_later(&self) {
         let devices: BTreeSet<u16> = self.chunks.iter().map(|chunk| chunk.device).collect();
-        devices.into_iter().for_each(|device| self.pool.flushes.wrote(device));
+        devices.into_iter().for_each(|device| self.pool.flushes.wrote_for_checkpoint(device));
     }
 }
 

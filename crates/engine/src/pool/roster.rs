@@ -237,7 +237,7 @@ impl Labels {
     /// [`Error::Invalid`] if the group has as many members as it can have; [`Error::Busy`] if another device takes the
     /// same place; errors of devices. Then the group has the members that it had, and those leave that were to leave.
     pub(super) fn add(&self, group: u16, joining: Joining, device: Arc<dyn Device>) -> Result<u16> {
-        let number = {
+        let (number, label) = {
             let mut state = self.state.lock();
             let number = Self::free_number(&state.tables)?;
             let table = state.tables.get_mut(usize::from(group));
@@ -260,13 +260,14 @@ impl Labels {
             let size_bytes = state.sizes.get(usize::from(group)).copied().unwrap_or_default();
             let guid = self.common.pool.of_device(number);
             let label = Label { device: number, guid, size_bytes, membership, ..self.common.clone() };
-            state.labels.insert(number, label);
-            number
+            state.labels.insert(number, label.clone());
+            (number, label)
         };
         let is_ready = joining.birth.is_some();
-        let erased = if is_ready { Ok(()) } else { Label::erase(OneDevice::of(device.as_ref())) };
+        // Whenever the others' labels tell of it, it is known by its own, and found.
+        let labelled = if is_ready { Ok(()) } else { label.take_over(OneDevice::of(device.as_ref())) };
         let added =
-            erased.and_then(|()| self.devices.add(group, number, device)).and_then(|()| self.change(group));
+            labelled.and_then(|()| self.devices.add(group, number, device)).and_then(|()| self.change(group));
         if let Err(error) = added {
             self.devices.take_offline(number);
             self.devices.remove(number);
@@ -556,13 +557,18 @@ impl Labels {
         Ok(())
     }
 
-    /// Writes a superblock to all devices that are written, durably. Returns their number.
+    /// Writes a superblock to all devices that are written, durably. Returns their number. `confirm` is asked for what is
+    /// confirmed, once it is known which devices have it.
     ///
     /// # Errors
-    /// Errors of devices that cannot be left out.
-    pub(super) fn publish(&self, superblock: &Superblock) -> Result<usize> {
+    /// Errors of devices that cannot be left out, and of `confirm`.
+    pub(super) fn publish(
+        &self,
+        superblock: &Superblock,
+        confirm: &dyn Fn(&Superblock) -> Result<Superblock>,
+    ) -> Result<usize> {
         let labels = self.written();
-        write_superblock(&self.devices, &labels, superblock)?;
+        write_superblock(&self.devices, &labels, superblock, confirm)?;
         let mut state = self.state.lock();
         for Label { device, .. } in &labels {
             if self.devices.state(*device).is_some_and(|(_, state)| state.is_written()) {
@@ -784,13 +790,19 @@ impl Roster for Labels {
 /// Writes a superblock to every device, in slots of its own: whatever a power cut leaves of it, the one before is whole
 /// (I5). If there are several devices it goes to the first ring of all, and as confirmed to the second of all, so that a
 /// device which lacks it is known to be stale ([`super::identity`]). A device of a mirror that fails it is left out.
-pub(super) fn write_superblock(devices: &Devices, labels: &[Label], superblock: &Superblock) -> Result<()> {
+pub(super) fn write_superblock(
+    devices: &Devices,
+    labels: &[Label],
+    superblock: &Superblock,
+    confirm: &dyn Fn(&Superblock) -> Result<Superblock>,
+) -> Result<()> {
     if let [label] = labels {
         superblock.write(devices.device(label.device)?.one(), label)?;
         return Ok(devices.flush()?);
     }
     for (ring, confirmed) in [(0, false), (1, true)] {
-        let written = Superblock { confirmed, ..*superblock };
+        let written = if confirmed { confirm(superblock)? } else { *superblock };
+        let written = Superblock { confirmed, ..written };
         for label in labels {
             let here = devices.device(label.device).ok().filter(|here| here.state.is_written());
             let Some(here) = here else { continue };

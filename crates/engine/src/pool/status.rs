@@ -25,6 +25,13 @@ pub enum DeviceState {
     Missing,
 }
 
+impl DeviceState {
+    /// Returns true if writes go to it.
+    pub const fn is_written(self) -> bool {
+        matches!(self, Self::Online | Self::Filling)
+    }
+}
+
 impl From<MemberState> for DeviceState {
     fn from(state: MemberState) -> Self {
         match state {

@@ -127,8 +127,9 @@ impl Flushes {
         self.note(device, true);
     }
 
-    /// Does the same for a write of which the log device has all that a commit needs.
-    pub(super) fn wrote_beside_log(&self, device: u16) {
+    /// Does the same for a write that no commit waits for: the log device has the same, or nothing refers to it before a
+    /// checkpoint counts.
+    pub(crate) fn wrote_for_checkpoint(&self, device: u16) {
         self.note(device, false);
     }
 

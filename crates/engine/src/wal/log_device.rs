@@ -150,9 +150,11 @@ impl LoggedBatches {
 
     /// Notes the batches of a chunk.
     fn note(&mut self, chunk: &[u8], (start, copy): (u64, usize), log: u64) {
-        for at in (0..chunk.len()).step_by(BLOCK_BYTES) {
-            let bytes = chunk.get(at..).unwrap_or_default();
-            let Ok((header, _)) = BatchHeader::read_from_prefix(bytes) else { continue };
+        let mut next = 0;
+        while let Some(bytes) = chunk.get(next..).filter(|bytes| !bytes.is_empty()) {
+            let at = next;
+            next += BLOCK_BYTES;
+            let Ok((header, _)) = BatchHeader::read_from_prefix(bytes) else { break };
             if header.magic != MAGIC || header.pool.get() != log {
                 continue;
             }
@@ -164,6 +166,8 @@ impl LoggedBatches {
             if let Some(batch) = Verified::new(bytes) {
                 self.flushed = self.flushed.max(header.flushed.get().min(header.number.get()));
                 let (len_bytes, checksum) = (batch.padded_bytes(), batch.checksum());
+                // No batch begins within another one: there are records, which hold what users have written.
+                next = at + len_bytes as usize;
                 self.found.entry(key).or_default().push(Found { offset, copy, len_bytes, checksum });
             }
         }

@@ -303,13 +303,19 @@ impl LogWriter {
         }
         let chain = batch::set_checksums(&mut buf[..len]);
         let device = position.chunk.device;
-        let devices = if checkpoint > 0 { &self.of_checkpoints } else { &self.devices };
         let offset = position.chunk.offset() + u64::from(position.used);
-        let written = if self.takes_log_device(buf.len()) {
-            devices.write(device, offset, &buf, false)?;
-            self.flushes.wrote_beside_log(device);
-            self.write_to_log_device(&buf, alone)
+        let padded_bytes = buf.len();
+        let written = if self.takes_log_device(padded_bytes) {
+            let logged = self.write_to_log_device(&buf, alone);
+            self.devices.write_behind(device, offset, buf)?;
+            // Noted in this order: a flush of the devices that covers the second covers the first.
+            self.flushes.wrote_for_checkpoint(device);
+            if logged == BatchWritten::NotDurable {
+                self.flushes.wrote_to_log_device();
+            }
+            logged
         } else {
+            let devices = if checkpoint > 0 { &self.of_checkpoints } else { &self.devices };
             // A write that is durable by itself saves the flush if nothing else is waiting for one.
             let durable = alone && devices.writes_durably(device)? && self.flushes.nothing_waits();
             devices.write(device, offset, &buf, durable)?;
@@ -322,12 +328,12 @@ impl LogWriter {
         appended.durable = written != BatchWritten::NotDurable;
         self.segments.append(position.segment, &entries)?;
         self.batches += 1;
-        self.position.used += buf.len() as u32;
+        self.position.used += padded_bytes as u32;
         self.position.slots = slot;
         self.position.batch += 1;
         self.position.chain = chain;
-        appended.written_bytes += buf.len() as u64;
-        appended.framing_bytes += (buf.len() - (len - fixed)) as u64;
+        appended.written_bytes += padded_bytes as u64;
+        appended.framing_bytes += (padded_bytes - (len - fixed)) as u64;
         Ok(())
     }
 
@@ -339,15 +345,15 @@ impl LogWriter {
         })
     }
 
-    /// Writes the next batch to the log device. Returns whether it is durable without a flush. If the device fails, the
-    /// batch is durable with a flush of the others, as all that come after it.
+    /// Writes the next batch to the log device. Returns how far it is. If the device fails, the batch is durable with a flush
+    /// of the others, as all that come after it.
     fn write_to_log_device(&mut self, buf: &AlignedBuf, alone: bool) -> BatchWritten {
         let Some(log_device) = self.log_device.as_mut() else { return BatchWritten::NotDurable };
         let durable = alone && self.flushes.log_device_is_flushed() && log_device.writes_durably();
         let settled = self.flushes.settled_batch();
         match log_device.write(self.position.batch, buf, settled, durable) {
             Ok(()) if durable => return BatchWritten::Durable,
-            Ok(()) => self.flushes.wrote_to_log_device(),
+            Ok(()) => {}
             Err(error) => self.flushes.give_up_log_device(&error),
         }
         BatchWritten::NotDurable
@@ -381,7 +387,7 @@ impl LogWriter {
             write_directory(&self.devices, position.chunk, position.used, position.segment, &directory)?;
         // Replay makes directories of its own, so no commit waits for this one if the log device has the batches.
         match self.log_device().is_some() && self.flushes.log_device_suffices() {
-            true => self.flushes.wrote_beside_log(position.chunk.device),
+            true => self.flushes.wrote_for_checkpoint(position.chunk.device),
             false => self.flushes.wrote(position.chunk.device),
         }
         self.segments.close(position.segment, dir)?;

@@ -24,7 +24,7 @@ use super::{GUID, MIB, devices, fresh_pool, fresh_pool_of, read, write};
 fn label_and_superblock() {
     let (device, all) = devices(256 * MIB);
     let label = Label {
-        version: 6,
+        version: 7,
         device: 0,
         incompat: 0,
         readonly_compat: 0,

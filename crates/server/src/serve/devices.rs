@@ -32,6 +32,8 @@ pub(super) fn add(
     send_reply(connection, &Reply::Ready {})?;
     let file = receive(path, connection)?;
     let device = pools::adopt_device(server.pool.name(), path, &file, false)?;
+    // A server that follows this one needs it from the instant on from which the pool knows it.
+    server.handover.add_device(path, file)?;
     let added = match place {
         DevicePlace::Beside(number) => server.pool.attach(number, device, false),
         DevicePlace::InPlaceOf(number) => server.pool.attach(number, device, true),
@@ -40,8 +42,13 @@ pub(super) fn add(
             done => done.map(|_| 0),
         },
     };
-    added.map_err(|error| engine_errors::failed(cannot_use(path), &error))?;
-    server.handover.add_device(path, file)?;
+    if let Err(error) = added {
+        let known = server.pool.device_status();
+        if !known.iter().any(|device| device.path == *path && device.state.is_written()) {
+            server.handover.remove_device(path);
+        }
+        return Err(engine_errors::failed(cannot_use(path), &error));
+    }
     Ok(Reply::Done {})
 }
 

@@ -3,7 +3,7 @@
 use pagefold_engine::Key;
 use pagefold_engine::limits::{CHUNK_BYTES, DEVICE_BYTES_MIN};
 
-use super::{Act, Fill, History, MIB, Step, Theme, record_size, small_device};
+use super::{Act, Fill, History, MIB, Step, Theme, has_log_device, record_size, small_device};
 use crate::random::Random;
 
 impl History {
@@ -143,6 +143,7 @@ impl History {
             properties: 0,
             copies: 1,
             verbs: false,
+            log_device: has_log_device(seed),
             seed,
             images: 0,
             steps,

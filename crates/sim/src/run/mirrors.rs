@@ -54,6 +54,11 @@ fn unless_refused(done: pagefold_engine::Result<()>, verbs: bool) -> pagefold_en
     }
 }
 
+/// Returns the number of the group that is the log device.
+fn log_group(pool: &Pool) -> Option<u16> {
+    pool.log_device_status().map(|status| status.group)
+}
+
 impl Sim<'_> {
     /// Returns true if the power of all devices of a mirror that are whole is off.
     pub(super) fn is_a_mirror_off(&self, pool: &Pool) -> bool {
@@ -224,9 +229,14 @@ impl Sim<'_> {
         let (there, verbs) = (groups(self.pool()?), self.history.verbs);
         let leaving = self.pool()?.removal_status();
         let leaving = leaving.group.filter(|_| leaving.finished == 0);
+        let log_group = log_group(self.pool()?);
+        let data = there.iter().filter(|group| Some(**group) != log_group).count();
         match leaving {
             None if there.len() > 1 && self.removals.percent(REMOVE_PERCENT) => {
                 let group = there[self.removals.below(there.len() as u64) as usize];
+                if data == 1 && Some(group) != log_group {
+                    return Ok(());
+                }
                 self.upkeep(move |pool| unless_refused(pool.remove_group(group), verbs))?;
             }
             Some(group) if self.removals.percent(KEEP_PERCENT) => {
@@ -252,6 +262,8 @@ impl Sim<'_> {
         let status = self.pool()?.device_status();
         let staying: BTreeSet<u16> =
             status.iter().filter(|device| !device.removing).map(|device| device.group).collect();
+        let log_group = log_group(self.pool()?);
+        let staying: BTreeSet<u16> = staying.into_iter().filter(|group| Some(*group) != log_group).collect();
         let (under_way, verbs) = (self.pool()?.balance_status().under_way, self.history.verbs);
         if !under_way && staying.len() > 1 && self.balances.percent(BALANCE_PERCENT) {
             self.upkeep(|pool| unless_refused(pool.balance().map(|_| ()), verbs))?;
