@@ -40,7 +40,7 @@ def main() -> int:
     commits.add_argument("--rounds", type=int, default=5, help="times that each is measured, by turns")
     commits.add_argument("--writers", default="1,6", help="numbers of writers, with commas between them")
     commits.add_argument("--seconds", type=float, default=4, help="for each")
-    commits.add_argument("--requests", type=int, default=300, help="writes per second of each device in the second half")
+    commits.add_argument("--requests", type=int, default=300, help="requests a second of each device, each way, in the second half")
     commits.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     device_verbs = verbs.add_parser("device-verbs", help="verbs that change devices, under a database, and killed")
     device_verbs.add_argument("--rounds", type=int, default=3, help="times each under a database")

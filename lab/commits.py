@@ -3,7 +3,7 @@
 Writers overwrite files that are there, each its own, and call fdatasync after each write: 4 KiB one after the other, as a
 write-ahead log is written, or 8 KiB at random. What they write is text in JSON with ids. A pool with the default settings, the
 same with a log device in memory, and ext4 are measured by turns, on loop devices over files of the disc whose blocks are
-allocated; then once more with so many writes per second of these devices, each, as a disc or a network gives.
+allocated; then once more with so many requests a second of these devices, each way, as a disc or a network gives.
 
 Told are medians of all rounds: commits per second of all writers, and how long fdatasync takes.
 """
@@ -170,7 +170,7 @@ def commits(rounds: int, writers: list[int], seconds: float, requests_per_s: int
             stack.enter_context(Ext4Over(run, devices[2])),
         ]
         for limit in [None, requests_per_s]:
-            print("as fast as the disc is:" if limit is None else f"{limit} writes per second of each device:", flush=True)
+            print("as fast as the disc is:" if limit is None else f"{limit} reads and {limit} writes a second of each device that holds data:", flush=True)
             with contextlib.ExitStack() as limits:
                 for device in devices if limit else []:
                     limits.enter_context(throttled(device, FAST, limit))
