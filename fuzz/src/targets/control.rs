@@ -2,6 +2,8 @@
 pub mod activity;
 #[path = "../../../crates/server/src/control/datasets.rs"]
 pub mod datasets;
+#[path = "../../../crates/server/src/control/device_figures.rs"]
+pub mod device_figures;
 #[path = "../../../crates/server/src/control/figures.rs"]
 pub mod figures;
 #[path = "../../../crates/server/src/control/frame.rs"]
