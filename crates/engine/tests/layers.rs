@@ -57,10 +57,11 @@ fn every_layer_uses_only_those_below() {
 }
 
 /// Sources outside of the layer `device` that see devices which are open and no member of `Devices` yet, and the reason.
-const SEE_DEVICES: [(&str, &str); 14] = [
+const SEE_DEVICES: [(&str, &str); 15] = [
     ("pool/crafting.rs", "makes a pool for a measurement on a file that it opens"),
     ("pool/create.rs", "makes members of devices that hold no pool, and destroys what they are"),
     ("pool/identity.rs", "compares devices before it is known which of them belong together"),
+    ("pool/log_device.rs", "takes devices that become the log device while the pool is open"),
     ("pool/members.rs", "finds out by labels which member each device is"),
     ("pool/mirrors.rs", "takes devices that become members while the pool is open"),
     ("pool/open.rs", "takes devices that a server has opened before"),

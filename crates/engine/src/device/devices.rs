@@ -427,7 +427,8 @@ impl Devices {
         self.flush_each(groups).into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Does the same, and returns all failures: first of the groups that cannot be used.
+    /// Does the same, and returns all failures. If there is a group that cannot be used, and that the pool needs, none is
+    /// flushed.
     fn flush_each(&self, groups: impl IntoIterator<Item = u16>) -> Vec<FlushFailure> {
         let (mut begun, mut failures) = (Vec::new(), Vec::new());
         for number in groups {
@@ -438,6 +439,12 @@ impl Devices {
                 Ok(group) => begun.push((number, group, group.begin_flush())),
                 Err(error) => failures.push(FlushFailure { group: number, error }),
             }
+        }
+        let is_spared = |failure: &FlushFailure| {
+            self.groups.get(usize::from(failure.group)).is_some_and(Group::is_spared)
+        };
+        if !failures.iter().all(is_spared) {
+            return failures;
         }
         let devices: Vec<(usize, &Arc<GroupMember>, &Arc<dyn Device>)> = begun
             .iter()

@@ -64,8 +64,9 @@ struct State {
     epoch: (u64, u16),
     /// Number of groups that a superblock has counted.
     counted: u16,
-    /// Number of times that groups were to be added in this opening.
+    /// Number of times that groups were to be added in this opening, and devices to groups.
     additions: u64,
+    joinings: u64,
     /// Number of the group that is the log device.
     log_group: Option<u16>,
 }
@@ -120,6 +121,7 @@ impl Labels {
             epoch: (assembled.superblock.epoch, groups),
             counted: groups,
             additions: 0,
+            joinings: 0,
             log_group: assembled.superblock.log_device.map(|group| group.number),
         });
         let devices = assembled.devices.clone();
@@ -240,12 +242,15 @@ impl Labels {
         let (number, label) = {
             let mut state = self.state.lock();
             let number = Self::free_number(&state.tables)?;
+            let joinings = state.joinings;
+            state.joinings += 1;
             let table = state.tables.get_mut(usize::from(group));
             let table = table.filter(|table| table.members.len() < MEMBERS_MAX);
             let table = table
                 .ok_or_else(|| Error::Invalid("the mirror has as many devices as it can have".into()))?;
-            // No other member had this number in this epoch.
+            // No other device had this number in this epoch, nor was to have it when that failed.
             let drawn = self.salt.rotate_left(32).wrapping_add(table.group_epoch);
+            let drawn = drawn.wrapping_add(joinings << 20);
             let mut birth = joining.birth.unwrap_or(drawn);
             if let Some(replaced) = joining.replaces {
                 table.check_replaced(replaced)?;
