@@ -25,7 +25,7 @@ class Logged(Pool):
 
     def __init__(self, run: Run, *, mirrored: bool = False, **options: str):
         super().__init__(run, 256 * MIB, **options)
-        self.log = [beside(self, f"log{half}", LOG_MIB) for half in ("ab" if mirrored else "a")]
+        self.log = [beside(self, f"{self.device.name}-log{half}", LOG_MIB) for half in ("ab" if mirrored else "a")]
 
     def create(self) -> None:
         with open(self.device, "wb") as file:
