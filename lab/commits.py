@@ -40,7 +40,7 @@ FAST = 1 << 40
 
 @dataclass(frozen=True)
 class Load:
-    """What each writer writes before it commits."""
+    """Writes of each writer, each of which it commits."""
 
     name: str
     len_bytes: int

@@ -59,7 +59,7 @@ def test_what_was_synced_is_there_after_the_server_was_killed(run, mirrored):
         for _ in range(2):
             with Writer(pool.mountpoint) as writer:
                 time.sleep(1)
-            assert status(pool)["log_device"]["used_bytes"] > 0
+            assert status(pool)["log_device"]["size_bytes"] > 0
             pool.crash()
             pool.recover()
             writer.verify()

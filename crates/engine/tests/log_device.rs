@@ -69,7 +69,7 @@ fn commits_wait_for_the_log_device_alone() {
     assert!(again.replayed().batches >= 100);
     is_sound(&again);
     drop(again);
-    // What was only on the log device is in its place by now.
+    // All that was only on the log device is in its place by now.
     let pool = open(&after);
     has(&pool, 0..10, 49);
     is_sound(&pool);
@@ -286,7 +286,7 @@ fn a_log_device_is_added_and_removed_while_the_pool_is_used() {
     write(&pool, 0..10, 1);
     let capacity = pool.status().capacity_bytes;
     let log = sim(LOG);
-    pool.add_log_device(handles(&[log.clone()])).unwrap();
+    pool.add_log_device(handles(std::slice::from_ref(&log))).unwrap();
     assert_eq!(pool.status().capacity_bytes, capacity);
     assert!(matches!(pool.add_log_device(handles(&[sim(LOG + 1)])), Err(Error::Invalid(_))));
     let before = flushes(&all[0]);

@@ -19,13 +19,13 @@ const WAITING_BYTES_MAX: usize = 16 << 20;
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// A write that waits.
-struct Waiting {
+struct WriteBehind {
     group: u16,
     offset: u64,
     buf: AlignedBuf,
 }
 
-impl Waiting {
+impl WriteBehind {
     fn bytes(&self) -> Range<u64> {
         self.offset..self.offset + self.buf.len() as u64
     }
@@ -34,15 +34,15 @@ impl Waiting {
 /// Writes that nobody waits for.
 #[derive(Default)]
 pub(super) struct WritesBehind {
-    state: Mutex<State>,
+    state: Mutex<WriteQueue>,
     /// Number of writes that have not ended: with none, nothing has to be locked.
     count: AtomicUsize,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    queue: VecDeque<Waiting>,
+struct WriteQueue {
+    queue: VecDeque<WriteBehind>,
     /// Places of the writes that have not ended, those under way included, by their numbers.
     places: VecDeque<(u64, u16, Range<u64>)>,
     waiting_bytes: usize,
@@ -64,7 +64,7 @@ impl WritesBehind {
             self.drained(&mut state);
             return Some(buf);
         }
-        let waiting = Waiting { group, offset, buf };
+        let waiting = WriteBehind { group, offset, buf };
         state.begun += 1;
         state.waiting_bytes += waiting.buf.len();
         let place = (state.begun, group, waiting.bytes());
@@ -82,7 +82,7 @@ impl WritesBehind {
             return;
         }
         let mut state = self.state.lock();
-        let meets = |state: &State| {
+        let meets = |state: &WriteQueue| {
             let of_group = state.places.iter().filter(|(_, of, _)| *of == group);
             of_group.into_iter().any(|(_, _, other)| other.start < bytes.end && bytes.start < other.end)
         };
@@ -107,7 +107,7 @@ impl WritesBehind {
         }
     }
 
-    fn drained(&self, state: &mut MutexGuard<'_, State>) {
+    fn drained(&self, state: &mut MutexGuard<'_, WriteQueue>) {
         while !state.places.is_empty() {
             self.changed.wait(state);
         }
@@ -148,8 +148,8 @@ impl WritesBehind {
 }
 
 /// Joins a write with those that continue it. Returns their number, too.
-fn joined(first: Waiting, queue: &mut VecDeque<Waiting>) -> (u16, u64, AlignedBuf, usize) {
-    let Waiting { group, offset, buf } = first;
+fn joined(first: WriteBehind, queue: &mut VecDeque<WriteBehind>) -> (u16, u64, AlignedBuf, usize) {
+    let WriteBehind { group, offset, buf } = first;
     let (mut end, mut count) = (offset + buf.len() as u64, 1);
     for next in queue.iter() {
         if next.group != group

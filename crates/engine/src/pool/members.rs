@@ -77,7 +77,7 @@ impl Assembled {
     }
 }
 
-/// What a pool may be opened without.
+/// Things that a pool may be opened without.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Without {
     /// Devices whose superblocks cannot be read are left out, and none is too old.

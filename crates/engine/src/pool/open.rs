@@ -108,7 +108,7 @@ struct OpeningPool {
     unflushed: Vec<(u64, UnflushedBatch)>,
     /// Number of the last batch with operations plus one, as far as the checkpoint and the log tell.
     operations_below: u64,
-    /// What the log device has.
+    /// Batches that the log device has.
     logged: Option<LoggedBatches>,
     /// Damage that was found; `None` unless the pool is opened for rescue.
     rescue: Option<RescueReport>,

@@ -264,7 +264,7 @@ impl Flushes {
         for (_, mark, written) in due {
             mark.flushed.fetch_max(written, Ordering::AcqRel);
         }
-        // What the log device got is where it belongs by now.
+        // By now all that the log device got is where it belongs.
         self.log_mark.flushed.fetch_max(log_written, Ordering::AcqRel);
         self.settled_batch.fetch_max(written_batch, Ordering::AcqRel);
         Ok(())

@@ -118,7 +118,7 @@ struct Found {
     checksum: u64,
 }
 
-/// What a log device has, for an opening.
+/// The batches of a log device, for an opening.
 #[derive(Default)]
 pub struct LoggedBatches {
     group: u16,
@@ -195,8 +195,8 @@ impl LoggedBatches {
         number: u64,
         checksum: u64,
     ) -> Result<Option<AlignedBuf>> {
-        let of_number = self.found.range((number, 0)..=(number, u64::MAX)).flat_map(|(_, found)| found);
-        let found = of_number.filter(|found| found.checksum == checksum).last();
+        let mut of_number = self.found.range((number, 0)..=(number, u64::MAX)).flat_map(|(_, found)| found);
+        let found = of_number.rfind(|found| found.checksum == checksum);
         found.map(|found| self.bytes_of(devices, found)).transpose()
     }
 

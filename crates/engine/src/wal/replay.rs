@@ -66,7 +66,7 @@ pub struct LogSource<'a> {
     pub flushed: u64,
     /// True to take damage for the end of the log, and lose what was acknowledged behind it.
     pub accept_loss: bool,
-    /// What the log device has, if there is one.
+    /// The batches of the log device, if there is one.
     pub logged: Option<&'a LoggedBatches>,
 }
 
