@@ -25,7 +25,7 @@ use super::identity::Member;
 use super::label::{Label, Superblock};
 use super::lacks::{Lacks, Leaving, Since};
 use super::members::{Assembled, Returned};
-use super::membership::{FIRST_EPOCH, MEMBERS_MAX, MemberEntry, Membership, birth_in_place_of};
+use super::membership::{FIRST_EPOCH, MEMBERS_MAX, MemberEntry, Membership, birth_in_place_of, mixed};
 use crate::device::{ALL, Device, Devices, MemberState, OneDevice, Roster};
 use crate::faults::{FaultKind, Faults};
 use crate::limits::DEVICE_BYTES_MAX;
@@ -248,9 +248,9 @@ impl Labels {
             let table = table.filter(|table| table.members.len() < MEMBERS_MAX);
             let table = table
                 .ok_or_else(|| Error::Invalid("the mirror has as many devices as it can have".into()))?;
-            // No other device had this number in this epoch, nor was to have it when that failed.
-            let drawn = self.salt.rotate_left(32).wrapping_add(table.group_epoch);
-            let drawn = drawn.wrapping_add(joinings << 20);
+            // No other device had this number in this epoch, nor was to have it when that failed. Of a device that replaces
+            // another one the lower half alone tells.
+            let drawn = mixed(self.salt).wrapping_add(table.group_epoch).wrapping_add(joinings << 20);
             let mut birth = joining.birth.unwrap_or(drawn);
             if let Some(replaced) = joining.replaces {
                 table.check_replaced(replaced)?;
