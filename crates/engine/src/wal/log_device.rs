@@ -22,8 +22,13 @@ use crate::device::{AlignedBuf, Devices, IoClass};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::space::Chunk;
 
-/// Largest number of chunks that are used: an opening after a crash reads all of them.
+/// Largest number of chunks that are used, and that an opening reads after a crash.
 const CHUNKS_MAX: u32 = ((1 << 30) / CHUNK_BYTES) as u32;
+
+/// Number of chunks in a row without the beginning of any batch behind which none is looked for. Each opening fills chunks
+/// from the first one on, so one that was never filled follows all that were; and what was acknowledged was flushed with all
+/// before it.
+const BLANK_CHUNKS: u32 = 2;
 
 /// A chunk of the log device and the byte in it where the next batch goes.
 #[derive(Clone, Copy, Debug)]
@@ -138,19 +143,25 @@ impl LoggedBatches {
     pub(crate) fn read(devices: &Devices, group: u16, size_bytes: u64, log: u64) -> Result<Self> {
         let mut all = Self { group, ..Self::default() };
         let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
+        let mut blank = 0;
         for index in 0..chunks_of(size_bytes) {
+            let mut is_blank = true;
             let start = Chunk { device: group, index }.offset();
             for copy in 0..devices.copies(group) {
                 devices.read_unverified(group, copy, start, &mut buf)?;
-                all.note(&buf, (start, copy), log);
+                is_blank &= !all.note(&buf, (start, copy), log);
+            }
+            blank = if is_blank { blank + 1 } else { 0 };
+            if blank == BLANK_CHUNKS {
+                break;
             }
         }
         Ok(all)
     }
 
-    /// Notes the batches of a chunk.
-    fn note(&mut self, chunk: &[u8], (start, copy): (u64, usize), log: u64) {
-        let mut next = 0;
+    /// Notes the batches of a chunk. Returns whether anything in it begins as one of the log.
+    fn note(&mut self, chunk: &[u8], (start, copy): (u64, usize), log: u64) -> bool {
+        let (mut next, mut found) = (0, false);
         while let Some(bytes) = chunk.get(next..).filter(|bytes| !bytes.is_empty()) {
             let at = next;
             next += BLOCK_BYTES;
@@ -158,6 +169,7 @@ impl LoggedBatches {
             if header.magic != MAGIC || header.pool.get() != log {
                 continue;
             }
+            found = true;
             let (key, offset) = ((header.number.get(), header.chain.get()), start + at as u64);
             let headers = self.headers.entry(key).or_default();
             if !headers.contains(&offset) {
@@ -171,6 +183,7 @@ impl LoggedBatches {
                 self.found.entry(key).or_default().push(Found { offset, copy, len_bytes, checksum });
             }
         }
+        found
     }
 
     /// Returns the bytes of the batches that carry this number and chain value.
