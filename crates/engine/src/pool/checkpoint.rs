@@ -251,25 +251,6 @@ impl Pool {
     }
 }
 
-impl Pool {
-    /// Returns a superblock as it is to be confirmed. If the log device failed to take it, that is no device without which
-    /// the pool cannot be opened: the others have all that was acknowledged (K3).
-    fn without_lost(&self, superblock: &Superblock) -> Result<Superblock> {
-        let lost =
-            superblock.log_device.filter(|group| group.is_needed && !self.has_log_device(group.number));
-        let Some(group) = lost else { return Ok(*superblock) };
-        self.flushes.leave_log_device();
-        self.flushes.settle_as(IoClass::AsyncWrite)?;
-        let log_device = Some(LogGroup { is_needed: false, ..group });
-        Ok(Superblock { log_device, ..*superblock })
-    }
-
-    /// Returns true if the log device works.
-    fn has_log_device(&self, group: u16) -> bool {
-        !self.flushes.has_lost_log_device() && self.shared.devices.copies(group) > 0
-    }
-}
-
 /// Does step 2 for the table: stores its changed pages and returns where all pages are.
 fn store_table(
     copies: &mut Copies<'_>,

@@ -4,13 +4,14 @@
 //! own, and can be a mirror; but no chunk is given out on it. The pool can do without it whenever a checkpoint says that
 //! nothing is on it alone: so one that fails, or is not here, leaves the pool, and one that is to leave does so at once.
 
-use super::Pool;
-use crate::device::{Device, OneDevice};
-use crate::wal::LogDevice;
-use crate::{Error, Result};
 use std::sync::Arc;
 
+use super::Pool;
 use super::create::{check_members, check_size};
+use super::label::{LogGroup, Superblock};
+use crate::device::{Device, IoClass, OneDevice};
+use crate::wal::LogDevice;
+use crate::{Error, Result};
 
 /// State of the log device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +83,7 @@ impl Pool {
         let Some(group) = self.labels.log_group().filter(|group| *group < self.labels.counted()) else {
             return Ok(());
         };
-        if !self.flushes.has_lost_log_device() && self.shared.devices.copies(group) > 0 {
+        if self.has_log_device(group) {
             return Ok(());
         }
         tracing::error!(
@@ -90,6 +91,23 @@ impl Pool {
             "the log device has failed or is missing: commits wait for the other devices, and it leaves the pool"
         );
         self.remove_log_device()
+    }
+
+    /// Returns a superblock as it is to be confirmed. If the log device failed to take it, that is no device without which
+    /// the pool cannot be opened: the others have all that was acknowledged (K3).
+    pub(super) fn without_lost(&self, superblock: &Superblock) -> Result<Superblock> {
+        let lost =
+            superblock.log_device.filter(|group| group.is_needed && !self.has_log_device(group.number));
+        let Some(group) = lost else { return Ok(*superblock) };
+        self.flushes.leave_log_device();
+        self.flushes.settle_as(IoClass::AsyncWrite)?;
+        let log_device = Some(LogGroup { is_needed: false, ..group });
+        Ok(Superblock { log_device, ..*superblock })
+    }
+
+    /// Returns true if the log device works.
+    pub(super) fn has_log_device(&self, group: u16) -> bool {
+        !self.flushes.has_lost_log_device() && self.shared.devices.copies(group) > 0
     }
 
     /// Returns the state of the log device.
