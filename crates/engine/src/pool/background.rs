@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::late::{self, Late};
 use super::traffic::Traffic;
+use super::trim::AutotrimPace;
 use super::{LearnOptions, Pool, ScrubState};
 use crate::dataset::{Commit, count};
 use crate::device::{self, IoClass};
@@ -32,8 +33,6 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 /// Filling a device of a mirror, emptying one, or balancing devices takes one part in this many of the time of one thread
 /// while the pool is busy, and all of it while the pool is idle.
 const FILL_SHARE_BUSY: u32 = 3;
-/// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
-const AUTOTRIM_SHARE: u32 = 8;
 /// Time between two looks whether a checkpoint is to be made for what is to be discarded.
 const AUTOTRIM_INTERVAL: Duration = Duration::from_secs(2);
 /// A page that was coded in haste is quiet if it was not written for this long, and at most twice that.
@@ -285,6 +284,7 @@ impl Pool {
     /// after each step.
     fn trim_loop(&self) {
         let mut traffic = Traffic::default();
+        let mut pace = AutotrimPace::default();
         let mut looked = Instant::now();
         let mut rest = MAINTENANCE_INTERVAL;
         while self.rested(rest) {
@@ -302,7 +302,8 @@ impl Pool {
             let rate = self.trim_status().rate;
             let done = match self.trim_step(now_s()) {
                 Ok(None) => {
-                    self.autotrim_step().map(|done| done.map(|_| (work.elapsed() * (AUTOTRIM_SHARE - 1), 0)))
+                    let done = self.autotrim_step_at(&pace);
+                    done.map(|done| done.map(|_| (pace.rest_after(work.elapsed()), 0)))
                 }
                 done => done.map(|done| done.map(|bytes| (Duration::ZERO, bytes))),
             };

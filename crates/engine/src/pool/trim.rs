@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::Pool;
 use crate::device::Devices;
@@ -19,6 +20,43 @@ const STEP_CHUNKS: u64 = 64;
 /// Smallest number of chunks for which an idle pool makes a checkpoint, so that they can be discarded. A checkpoint itself
 /// leaves fewer.
 const CHECKPOINT_CHUNKS: u64 = 4;
+
+/// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
+const AUTOTRIM_SHARE: u32 = 8;
+
+/// A step of discarding by the way that takes longer than the first is followed by a smaller one; one that takes less than
+/// the second, by a larger one.
+const LONG_STEP: Duration = Duration::from_millis(200);
+const SHORT_STEP: Duration = Duration::from_millis(50);
+
+/// Longest rest after a step of discarding by the way, however long that took.
+const LONGEST_REST: Duration = Duration::from_secs(5);
+
+/// How many chunks a step of autotrim discards, and how long it rests. A busy device, or one that writes out what it
+/// had in memory first, takes seconds for many chunks: with a share of the time alone, a minute would pass until the
+/// next ones.
+#[derive(Debug)]
+pub(super) struct AutotrimPace {
+    most_chunks: u64,
+}
+
+impl Default for AutotrimPace {
+    fn default() -> Self {
+        Self { most_chunks: STEP_CHUNKS }
+    }
+}
+
+impl AutotrimPace {
+    /// Takes note that a step took so long. Returns how long to rest.
+    pub(super) fn rest_after(&mut self, took: Duration) -> Duration {
+        if took > LONG_STEP {
+            self.most_chunks = (self.most_chunks / 4).max(1);
+        } else if took < SHORT_STEP {
+            self.most_chunks = (self.most_chunks * 2).min(STEP_CHUNKS);
+        }
+        (took * (AUTOTRIM_SHARE - 1)).min(LONGEST_REST)
+    }
+}
 
 /// Stage that a trim has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,7 +178,12 @@ impl Pool {
     /// # Errors
     /// As [`Pool::trim_step`].
     pub fn autotrim_step(&self) -> Result<Option<u64>> {
-        if self.autotrim() { self.discard_some(Untrimmed::Fresh, STEP_CHUNKS) } else { Ok(None) }
+        self.autotrim_step_at(&AutotrimPace::default())
+    }
+
+    /// As [`Pool::autotrim_step`], with as many chunks as the pace allows.
+    pub(super) fn autotrim_step_at(&self, pace: &AutotrimPace) -> Result<Option<u64>> {
+        if self.autotrim() { self.discard_some(Untrimmed::Fresh, pace.most_chunks) } else { Ok(None) }
     }
 
     /// Makes a checkpoint if that frees chunks that autotrim then discards: an idle pool makes none by itself, however much
@@ -183,3 +226,6 @@ pub(super) fn discard_chunks(devices: &Devices, device: u16, chunks: Range<u64>)
     let mut stretches = stretches(chunks).into_iter();
     stretches.try_for_each(|(offset, len_bytes)| devices.discard(device, offset, len_bytes))
 }
+
+#[cfg(test)]
+mod tests;
