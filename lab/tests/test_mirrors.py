@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -52,6 +53,13 @@ def status(pool: Pool) -> dict:
 def states(pool: Pool) -> dict[str, str]:
     """Returns the state of each device, by name; missing ones by number."""
     return {Path(one["path"]).name or str(one["number"]): one["state"] for one in status(pool)["devices"]}
+
+
+def known(pool: Pool) -> list[str]:
+    """Returns the names of the devices that this machine knows of the pool."""
+    registry = json.loads((Path(pool.environment["PAGEFOLD_STATE_DIR"]) / "pools.json").read_text())
+    (found,) = [one for one in registry["pools"] if one["name"] == pool.pool]
+    return [Path(path).name for path in found["devices"]]
 
 
 def attach(pool: Pool, name: str) -> Path:
@@ -673,3 +681,37 @@ def test_a_device_that_was_away_gets_only_what_it_missed_after_the_pool_was_moun
     Path(pool.device).with_suffix(".away").rename(pool.device)
     pool.mount()
     pool.pagefold("scrub", pool.pool, "--wait")
+
+
+def test_a_device_that_is_being_given_to_the_pool_is_known_before_the_server_has_it(pool):
+    """The server, or the command, may end at any instant: then the next mount finds the device."""
+    new = beside(pool, "new")
+    server = pool.server_pid()
+    os.kill(server, signal.SIGSTOP)
+    command = [pagefold(), "attach", pool.pool, str(pool.device), str(new)]
+    attaching = subprocess.Popen(command, env=os.environ | pool.environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    try:
+        # The command asks what the pool has first, and is answered; then the server stands still again.
+        while "new" not in known(pool):
+            assert attaching.poll() is None and time.monotonic() < deadline
+            os.kill(server, signal.SIGCONT)
+            time.sleep(0.002)
+            os.kill(server, signal.SIGSTOP)
+            time.sleep(0.01)
+    finally:
+        pool.crash()
+        _, said = attaching.communicate(timeout=60)
+    pool.recover()
+    if attaching.returncode == 0 or "new" in states(pool):
+        pool.pagefold("detach", pool.pool, new)
+    else:
+        assert "lost" in said or "ended" in said or "server" in said, said
+    assert states(pool) == {Path(pool.device).name: "ONLINE"}
+    pool.pagefold("attach", "-f", pool.pool, pool.device, new, "--wait")
+    assert states(pool) == {Path(pool.device).name: "ONLINE", "new": "ONLINE"}
+    # One that the pool does not take is not remembered.
+    small = beside(pool, "small", 140)
+    with pytest.raises(proc.CommandFailed):
+        pool.pagefold("attach", pool.pool, pool.device, small)
+    assert "small" not in known(pool) and "new" in known(pool)

@@ -66,7 +66,7 @@ pub fn add(args: &Add) -> Result<()> {
         added = asked.add(&new.log, &Request::AddLogDevice { paths: new.log.clone() });
     }
     if added.is_ok() && !new.spares.is_empty() {
-        added = asked.add_spares(&new.spares);
+        added = asked.add(&new.spares, &Request::AddSpares { paths: new.spares.clone() });
     }
     // If the server has died meanwhile, they may be of the pool: then it cannot be mounted without them.
     if added.is_ok() || asked.may_have(&new.all()) {
@@ -226,29 +226,22 @@ impl Asked {
         }
     }
 
-    /// Adds these devices to the pool by a request.
+    /// Gives the pool these devices, and has this machine remember them.
     fn add(&self, paths: &[PathBuf], request: &Request) -> Result<()> {
         let files = paths.iter().map(|path| pools::open_for_server(path)).collect::<Result<Vec<_>>>()?;
-        // Once they count, the pool cannot be mounted without them; that it knows too many does no harm.
+        // This comes first: if this command, or the server, ends while the pool gets them, they are found all the same. That
+        // more are known than the pool has does no harm.
+        let mut known = Vec::new();
         self.remember(|devices| {
-            devices.retain(|path| !paths.contains(path));
-            devices.extend_from_slice(paths);
+            known.clone_from(devices);
+            devices.extend(paths.iter().filter(|path| !known.contains(path)).cloned());
         })?;
         self.hand_over(request, &files).or_else(|failure| {
             if !self.may_have(paths) {
-                self.remember(|devices| devices.retain(|path| !paths.contains(path)))?;
+                let is_new = |path: &PathBuf| paths.contains(path) && !known.contains(path);
+                self.remember(|devices| devices.retain(|path| !is_new(path)))?;
             }
             Err(failure)
-        })
-    }
-
-    /// Gives the pool these spares, and has this machine remember them.
-    fn add_spares(&self, paths: &[PathBuf]) -> Result<()> {
-        let files = paths.iter().map(|path| pools::open_for_server(path)).collect::<Result<Vec<_>>>()?;
-        self.hand_over(&Request::AddSpares { paths: paths.to_owned() }, &files)?;
-        self.remember(|devices| {
-            devices.retain(|path| !paths.contains(path));
-            devices.extend_from_slice(paths);
         })
     }
 
@@ -352,13 +345,8 @@ impl Asked {
     }
 
     fn give(&mut self, path: &Path, place: DevicePlace, wait: bool) -> Result<()> {
-        let file = pools::open_for_server(path)?;
-        self.hand_over(&Request::AddDevice { path: path.to_owned(), place }, &[file])?;
-        self.remember(|devices| {
-            if !devices.iter().any(|known| known == path) {
-                devices.push(path.to_owned());
-            }
-        })?;
+        let path = path.to_owned();
+        self.add(std::slice::from_ref(&path), &Request::AddDevice { path: path.clone(), place })?;
         if wait { self.wait_for_fill() } else { Ok(()) }
     }
 

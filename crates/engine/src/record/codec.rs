@@ -28,6 +28,8 @@ pub enum Codec {
     DeltaZstd,
     /// LZ4 block of the runs of bytes that differ from the page before.
     DeltaLz4,
+    /// Words that differ from the page before, as floating-point numbers.
+    DeltaDoubles,
 }
 
 /// The reason why a codec gave nothing.
@@ -54,6 +56,7 @@ impl Codec {
             128 => Some(Self::DeltaRuns),
             129 => Some(Self::DeltaZstd),
             130 => Some(Self::DeltaLz4),
+            131 => Some(Self::DeltaDoubles),
             _ => registry().by_codec(id).map(Self::Page),
         }
     }
@@ -71,6 +74,7 @@ impl Codec {
             Self::DeltaRuns => 128,
             Self::DeltaZstd => 129,
             Self::DeltaLz4 => 130,
+            Self::DeltaDoubles => 131,
         }
     }
 
@@ -82,13 +86,18 @@ impl Codec {
     /// Returns true if its records are deltas, which name their bases. [`Codec::compress`] and [`Codec::decompress`]
     /// refuse such codecs.
     pub(super) const fn has_bases(self) -> bool {
-        matches!(self, Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4)
+        matches!(self, Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4 | Self::DeltaDoubles)
     }
 
     /// Returns the most bytes that [`Codec::compress`] makes of `len_bytes`.
     pub(super) fn bound(self, len_bytes: usize) -> usize {
         match self {
-            Self::Raw | Self::Page(_) | Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4 => len_bytes,
+            Self::Raw
+            | Self::Page(_)
+            | Self::DeltaRuns
+            | Self::DeltaZstd
+            | Self::DeltaLz4
+            | Self::DeltaDoubles => len_bytes,
             // LZ4_COMPRESSBOUND.
             Self::Lz4 => len_bytes + len_bytes / 255 + 16,
             Self::Zstd => zstd_safe::compress_bound(len_bytes),
@@ -123,7 +132,7 @@ impl Codec {
                 dst.get_mut(..coded.len()).ok_or("no room")?.copy_from_slice(&coded);
                 Ok(coded.len())
             }
-            Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4 => Err(NEEDS_MORE),
+            Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4 | Self::DeltaDoubles => Err(NEEDS_MORE),
             Self::Deflate => DEFLATE_ENCODER.with_borrow_mut(|slot| {
                 let compressor = match slot {
                     Some((l, compressor)) if *l == level => compressor,
@@ -163,7 +172,7 @@ impl Codec {
                 let decoded = format.decode_alone(payload, out);
                 decoded.map(|()| out.len()).map_err(|_| "not numbers of its length")
             }
-            Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4 => Err(NEEDS_MORE),
+            Self::DeltaRuns | Self::DeltaZstd | Self::DeltaLz4 | Self::DeltaDoubles => Err(NEEDS_MORE),
             Self::Deflate => DEFLATE_DECODER.with_borrow_mut(|decoder| {
                 decoder.deflate_decompress(payload, out).map_err(|_| "not a DEFLATE stream of its length")
             }),
@@ -183,6 +192,7 @@ impl fmt::Debug for Codec {
             Self::DeltaRuns => f.write_str("DeltaRuns"),
             Self::DeltaZstd => f.write_str("DeltaZstd"),
             Self::DeltaLz4 => f.write_str("DeltaLz4"),
+            Self::DeltaDoubles => f.write_str("DeltaDoubles"),
         }
     }
 }

@@ -8,12 +8,14 @@
 //! | count | varint, 1..=[`BASES_MAX`] |
 //! | first base | raw address, varint |
 //! | further bases | raw address less the one before, zigzag |
-//! | change | by codec: runs, runs as a block of LZ4, or a frame of zstd |
+//! | change | by codec: runs, runs as a block of LZ4, a frame of zstd, or numbers ([`numbers`]) |
 //!
 //! Runs: per run the number of bytes that stay as they were (varint), the number of bytes that differ (varint), and
 //! these. What follows the last run stays, up to the logical length; zeros follow it. A frame of zstd holds the whole
 //! page up to its logical length, and has the page before, without zeros at its end, as its prefix. Its header (magic,
 //! descriptor, content size) is left out, since it follows from that length.
+
+mod numbers;
 
 use std::cell::RefCell;
 
@@ -160,6 +162,7 @@ fn apply(codec: Codec, change: &[u8], page: &mut [u8], logical_bytes: usize) -> 
             with_scratch(|scratch| scratch.runs = runs);
             applied?;
         }
+        Codec::DeltaDoubles => numbers::apply(change, page)?,
         _ => apply_runs(change, page, logical_bytes)?,
     }
     page.get_mut(logical_bytes..).unwrap_or_default().fill(0);
@@ -206,34 +209,18 @@ pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: Squeeze
     let change = out.len();
     let fits = append_runs(before, logical, limit, out);
     let runs = if fits { out.len() - change } else { usize::MAX };
-    if fits && squeeze == Squeeze::Fast && runs > RUNS_BYTES_FINE {
-        let squeezed = with_scratch(|scratch| {
-            scratch.frame.resize(Codec::Lz4.bound(runs), 0);
-            let len = Codec::Lz4.compress(0, out.get(change..)?, &mut scratch.frame).ok()?;
-            scratch.frame.get(..len).filter(|block| block.len() < runs).map(<[u8]>::to_vec)
-        });
-        if let Some(squeezed) = squeezed {
+    let squeezed = squeezed(before, logical, out.get(change..).filter(|_| fits), squeeze);
+    match squeezed.filter(|(_, squeezed)| squeezed.len() < runs.min(limit)) {
+        Some((codec, squeezed)) => {
             out.truncate(change);
             out.extend_from_slice(&squeezed);
-            set_codec(out, begin, Codec::DeltaLz4);
+            set_codec(out, begin, codec);
         }
-    } else if squeeze != Squeeze::No
-        && page.len() <= ZSTD_PAGE_MAX
-        && runs > RUNS_BYTES_FINE
-        && (fits || alike(before, logical))
-    {
-        let squeezed = with_scratch(|scratch| scratch.compress(before, logical).map(<[u8]>::to_vec));
-        if let Some(squeezed) = squeezed.filter(|frame| frame.len() < runs.min(limit)) {
-            out.truncate(change);
-            out.extend_from_slice(&squeezed);
-            set_codec(out, begin, Codec::DeltaZstd);
-        } else if !fits {
+        None if fits => {}
+        None => {
             out.truncate(begin);
             return false;
         }
-    } else if !fits {
-        out.truncate(begin);
-        return false;
     }
     if !gives_back(before, out.get(begin..).unwrap_or_default(), change - begin, page) {
         tracing::error!("a delta did not decode to its page, which is stored in full");
@@ -241,6 +228,35 @@ pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: Squeeze
         return false;
     }
     true
+}
+
+/// Returns the shortest form of the change from `before` to `logical` that `squeeze` wants, and its codec; `None` if there is
+/// nothing to gain. `runs` are those that differ; `None` if they take half a page or more.
+fn squeezed(
+    before: &[u8],
+    logical: &[u8],
+    runs: Option<&[u8]>,
+    squeeze: Squeeze,
+) -> Option<(Codec, Vec<u8>)> {
+    if runs.is_some_and(|runs| runs.len() <= RUNS_BYTES_FINE) {
+        return None;
+    }
+    let by_bytes = match squeeze {
+        Squeeze::No => return None,
+        Squeeze::Fast => with_scratch(|scratch| {
+            let runs = runs?;
+            scratch.frame.resize(Codec::Lz4.bound(runs.len()), 0);
+            let len = Codec::Lz4.compress(0, runs, &mut scratch.frame).ok()?;
+            Some((Codec::DeltaLz4, scratch.frame.get(..len)?.to_vec()))
+        }),
+        Squeeze::Small if before.len() <= ZSTD_PAGE_MAX && (runs.is_some() || alike(before, logical)) => {
+            let frame = with_scratch(|scratch| scratch.compress(before, logical).map(<[u8]>::to_vec));
+            frame.map(|frame| (Codec::DeltaZstd, frame))
+        }
+        Squeeze::Small => None,
+    };
+    let by_words = numbers::encode(before, logical).map(|numbers| (Codec::DeltaDoubles, numbers));
+    by_words.into_iter().chain(by_bytes).min_by_key(|(_, change)| change.len())
 }
 
 /// Writes the codec of the record that begins at `begin`.

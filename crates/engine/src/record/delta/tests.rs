@@ -137,6 +137,51 @@ fn text_that_is_appended_is_squeezed_fast() {
     assert_eq!(delta_by(&before, 1, &page, Squeeze::Fast).unwrap()[0], Codec::DeltaRuns.id());
 }
 
+/// Samples of two sources, with few digits, as RRDtool stores them.
+fn samples(seed: u64, count: usize) -> Vec<u8> {
+    let random = noise(seed, count * 2);
+    let value = |at: usize, source: usize| {
+        let below = u32::from(random[at * 2 + source]);
+        40.0 + 20.0 * (at as f64 / 900.0).sin() + f64::from(below) / 256.0
+    };
+    (0..count)
+        .flat_map(|at| [0, 1].map(|source| (value(at, source) * 1e4).round() / 1e4))
+        .flat_map(f64::to_le_bytes)
+        .collect()
+}
+
+#[test]
+fn samples_in_the_place_of_others_are_a_series() {
+    let page_bytes = 4096;
+    let before = samples(21, 256);
+    let mut page = before.clone();
+    page[1200..1200 + 90 * 16].copy_from_slice(&samples(22, 90));
+    for squeeze in [Squeeze::Fast, Squeeze::Small] {
+        let record = delta_by(&before, 1, &page, squeeze).unwrap();
+        assert_eq!(record[0], Codec::DeltaDoubles.id());
+        // 180 numbers of some 13 bits.
+        assert!(record.len() < 380, "{} bytes", record.len());
+        let mut found = vec![0xee; page_bytes];
+        decode(&record, &known(&before), &mut found).unwrap();
+        assert_eq!(found, page);
+    }
+    assert_eq!(delta_by(&before, 1, &page, Squeeze::No).unwrap()[0], Codec::DeltaRuns.id());
+    // More than half of the page: bytes alone would be no delta.
+    page[200..200 + 240 * 16].copy_from_slice(&samples(23, 240));
+    assert!(delta_by(&before, 1, &page, Squeeze::No).is_none());
+    let record = delta_by(&before, 1, &page, Squeeze::Small).unwrap();
+    assert!(record.len() < 1000, "{} bytes", record.len());
+    // The page ends within a word.
+    page[page_bytes - 5..].fill(0);
+    page[page_bytes - 6] |= 1;
+    for squeeze in [Squeeze::Fast, Squeeze::Small] {
+        let record = delta_by(&before, 1, &page, squeeze).unwrap();
+        let mut found = vec![0xee; page_bytes];
+        decode(&record, &known(&before), &mut found).unwrap();
+        assert_eq!((record[0], found), (Codec::DeltaDoubles.id(), page.clone()));
+    }
+}
+
 #[test]
 fn unrelated_and_empty_pages_have_no_delta() {
     let before = noise(5, PAGE);
@@ -198,26 +243,32 @@ proptest! {
     #[test]
     fn pages_survive(
         seed: u64,
-        kind in 0..3_u8,
+        kind in 0..4_u8,
         changes in prop::collection::vec((0..PAGE, 1..400_usize, any::<u8>()), 0..12),
         cut in 0..=PAGE,
-        squeeze: bool,
+        squeeze in 0..3_usize,
     ) {
+        let squeeze = [Squeeze::No, Squeeze::Fast, Squeeze::Small][squeeze];
         let mut before = match kind {
             0 => noise(seed, PAGE),
             1 => b"pages of a database, ".repeat(400)[..PAGE].to_vec(),
+            2 => samples(seed, PAGE / 16),
             _ => vec![0; PAGE],
         };
         before[0] |= 1;
         let mut page = before.clone();
         for (at, len, byte) in changes {
             let end = (at + len).min(PAGE);
-            if byte & 1 == 0 { page[at..end].fill(byte) } else { page[at..end].rotate_left((end - at) / 3) }
+            match byte & 3 {
+                0 => page[at..end].fill(byte),
+                1 => page[at & !7..end & !7].copy_from_slice(&samples(seed ^ u64::from(byte), PAGE / 16)[..(end & !7) - (at & !7)]),
+                _ => page[at..end].rotate_left((end - at) / 3),
+            }
         }
         if seed.is_multiple_of(4) {
             page[cut..].fill(0);
         }
-        if let Some(record) = delta(&before, 1, &page, squeeze) {
+        if let Some(record) = delta_by(&before, 1, &page, squeeze) {
             prop_assert!(record.len() < PAGE / 2 + 16);
             let mut found = vec![0xee; PAGE];
             decode(&record, &known(&before), &mut found).unwrap();
@@ -226,11 +277,11 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bytes_do_no_harm(mut bytes: Vec<u8>, codec in 0_usize..3) {
+    fn hostile_bytes_do_no_harm(mut bytes: Vec<u8>, codec in 0_usize..4) {
         let before = noise(9, 4096);
         let known = known(&before);
         let mut record = delta(&before, 1, &before, false).unwrap();
-        record[0] = [Codec::DeltaRuns, Codec::DeltaZstd, Codec::DeltaLz4][codec].id();
+        record[0] = [Codec::DeltaRuns, Codec::DeltaZstd, Codec::DeltaLz4, Codec::DeltaDoubles][codec].id();
         record.append(&mut bytes);
         let mut out = vec![0; 4096];
         let _ = decode(&record, &known, &mut out);
