@@ -19,6 +19,9 @@ const GROUP: u64 = 24;
 /// Number of syncs in one repetition.
 const GROUPS: u64 = 4;
 
+/// Most kilobytes that one flush may have written to the device.
+const FLUSH_KB: f64 = 3.0;
+
 const WRITTEN: Metric = Metric { name: "bytes to the device per flush", unit: "KB" };
 
 /// Flushes on each system and compares them.
@@ -30,6 +33,7 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
             System::Btrfs("zstd"),
             System::Pagefold("lz4"),
             System::Pagefold("zstd"),
+            System::Pagefold("page"),
         ],
         beside: &[System::Xfs, System::Zfs],
     };
@@ -57,7 +61,7 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     ));
     let rivals = ["btrfs-lzo", "btrfs-zstd"].map(|r| section.median(profile, WRITTEN, r));
     let best = rivals.into_iter().flatten().reduce(f64::min);
-    for ours in ["pagefold-lz4", "pagefold-zstd"] {
+    for ours in ["pagefold-lz4", "pagefold-zstd", "pagefold-page"] {
         let own = section.median(profile, WRITTEN, ours);
         let shown = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), figure);
         section.lines.push(Line {
@@ -76,12 +80,14 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
         });
         section.lines.push(Line {
             id: format!("rrd-bytes-{ours}"),
-            text: format!("RRD flushes of {SAMPLES} samples ({ours}): at most 8 KB to the device each"),
+            text: format!(
+                "RRD flushes of {SAMPLES} samples ({ours}): at most {FLUSH_KB} KB to the device each"
+            ),
             profile,
-            target: AtMost(8.0),
+            target: AtMost(FLUSH_KB),
             unit: "KB".to_owned(),
             measured: own,
-            detail: "the samples themselves take about 2.5 KB".to_owned(),
+            detail: "the samples of one archive take 0.7 to 2.2 KB, and there are three such".to_owned(),
         });
     }
     Ok(())

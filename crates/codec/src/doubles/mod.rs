@@ -5,6 +5,9 @@
 //! one before it, and as the few units in the last place by which the database's arithmetic has rounded differently.
 //! Where several sources take turns, each has its own **lane**. Any other number is coded as the difference of its
 //! bits.
+//!
+//! RRDtool multiplies a sample by the seconds that it stands for, and divides by the step: most come back as they were, some
+//! are off by a unit in the last place. With the step known, all are foretold.
 
 mod coder;
 mod format;
@@ -28,6 +31,17 @@ const SAMPLES: usize = 32;
 const EVIDENCE: u32 = 38;
 /// Largest distance of a sample from its fraction, in units in the last place.
 const ROUNDING: i64 = 8;
+/// Steps of databases, in seconds: collectd's, those of Cacti and Munin, and others that people choose.
+const STEPS: [u64; 12] = [1, 10, 60, 300, 5, 30, 15, 20, 120, 600, 900, 3600];
+/// Largest step that a record may name.
+const STEP_MAX: u64 = 1 << 20;
+/// Number of integers of a lane whose mean foretells the next one, of samples that scatter around a level.
+const HISTORY: usize = 4;
+/// In a record's first byte: the lanes, less one; if the mean of the last integers foretells the next one, and not the
+/// last alone; and if a step follows.
+const LANES_MASK: u8 = 7;
+const BY_MEAN: u8 = 8;
+const HAS_STEP: u8 = 16;
 /// Bound of the integers that samples are made of: below it each is a floating-point number of its own.
 const EXACT: f64 = (1u64 << 52) as f64;
 /// The word that stands for a missing sample: the NaN that x86 makes of 0 / 0, as RRDtool has it.
@@ -59,6 +73,15 @@ pub fn plausible(bytes: &[u8]) -> bool {
     (numbers + zeros) * 8 >= looked_at * 7 && numbers * 4 > looked_at
 }
 
+/// Returns true if a third of the words of `bytes` may be floating-point numbers: enough for what is left of a series
+/// among other things.
+#[must_use]
+pub fn has_many(bytes: &[u8]) -> bool {
+    let words = bytes.len().div_ceil(WORD);
+    let numbers = (0..words).filter(|at| is_usual(word_at(bytes, *at))).count();
+    numbers > 0 && numbers * 3 >= words
+}
+
 /// Returns true for NaN and for numbers between 2^-64 and 2^64, of either sign.
 fn is_usual(word: u64) -> bool {
     let exponent = word >> 52 & 0x7FF;
@@ -72,17 +95,62 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
+/// Facts about an array that its record begins with.
+#[derive(Clone, Copy)]
+struct Head {
+    lanes: usize,
+    fraction: Fraction,
+    by_mean: bool,
+}
+
+/// How the samples of an array were made of integers: divided, then multiplied by a step and divided by it.
+#[derive(Clone, Copy)]
+struct Fraction {
+    divisor: u64,
+    step: u64,
+}
+
+impl Head {
+    fn of(words: &[u64]) -> Self {
+        let lanes = find_lanes(words);
+        let divisor = find_divisor(words);
+        let fraction = Fraction { divisor, step: find_step(words, divisor) };
+        Self { lanes, fraction, by_mean: scatters(words, lanes, fraction) }
+    }
+
+    fn append(self, out: &mut Vec<u8>) {
+        let step = self.fraction.step;
+        let flags = u8::from(self.by_mean) * BY_MEAN | u8::from(step != 1) * HAS_STEP;
+        out.push((self.lanes - 1) as u8 | flags);
+        put_varint(out, self.fraction.divisor);
+        if step != 1 {
+            put_varint(out, step);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Corrupt> {
+        let bad = Corrupt("a head of numbers");
+        let first = reader.byte()?;
+        let lanes = usize::from(first & LANES_MASK) + 1;
+        let divisor = reader.varint()?;
+        let step = if first & HAS_STEP == 0 { 1 } else { reader.varint()? };
+        let known = LANES_MASK | BY_MEAN | HAS_STEP;
+        if first & !known != 0 || divisor > DIVISOR_MAX || step == 0 || step > STEP_MAX {
+            return Err(bad);
+        }
+        Ok(Self { lanes, fraction: Fraction { divisor, step }, by_mean: first & BY_MEAN != 0 })
+    }
+}
+
 /// Appends the record of `bytes` to `out` and returns true if decoding it gave `bytes` back. Otherwise returns false,
 /// and `out` is as it was.
 pub fn encode(bytes: &[u8], out: &mut Vec<u8>) -> bool {
     let begin = out.len();
     let words: Vec<u64> = (0..bytes.len().div_ceil(WORD)).map(|at| word_at(bytes, at)).collect();
-    let lanes = find_lanes(&words);
-    let divisor = find_divisor(&words);
-    out.push(lanes as u8 - 1);
-    put_varint(out, divisor);
+    let head = Head::of(&words);
+    head.append(out);
     let mut coder = BitEncoder::new(out);
-    let mut state = ArrayState::new(lanes, divisor);
+    let mut state = ArrayState::new(head);
     for &word in &words {
         state.code(&mut coder, word);
     }
@@ -101,14 +169,13 @@ pub fn encode(bytes: &[u8], out: &mut Vec<u8>) -> bool {
 /// [`Corrupt`] if `record` cannot be such a record. The content of `bytes` is arbitrary then.
 pub fn decode(record: &[u8], bytes: &mut [u8]) -> Result<(), Corrupt> {
     let mut reader = Reader::new(record);
-    let lanes = usize::from(reader.byte()?) + 1;
-    let divisor = reader.varint()?;
+    let head = Head::read(&mut reader)?;
     let rest = reader.rest();
-    if lanes > LANES || divisor > DIVISOR_MAX || rest.last() == Some(&0) {
+    if rest.last() == Some(&0) {
         return Err(Corrupt("a head of numbers"));
     }
     let mut coder = BitDecoder::new(rest);
-    let mut state = ArrayState::new(lanes, divisor);
+    let mut state = ArrayState::new(head);
     for to in bytes.chunks_mut(WORD) {
         let (here, beyond) = (to.len(), state.code(&mut coder, 0).to_le_bytes());
         to.copy_from_slice(&beyond[..here]);
@@ -119,15 +186,40 @@ pub fn decode(record: &[u8], bytes: &mut [u8]) -> Result<(), Corrupt> {
     if coder.is_done() { Ok(()) } else { Err(Corrupt("more bytes than numbers")) }
 }
 
+/// The last integers of a lane.
+#[derive(Clone, Copy, Default)]
+struct Lane {
+    last: [i64; HISTORY],
+    met: usize,
+}
+
+impl Lane {
+    /// Returns the integer that is expected next.
+    fn next(&self, by_mean: bool) -> i64 {
+        if by_mean {
+            self.last.iter().fold(0_i64, |sum, integer| sum.wrapping_add(*integer)) / HISTORY as i64
+        } else {
+            self.last[(self.met + HISTORY - 1) % HISTORY]
+        }
+    }
+
+    fn note(&mut self, integer: i64) {
+        if self.met == 0 {
+            self.last = [integer; HISTORY];
+        }
+        self.last[self.met % HISTORY] = integer;
+        self.met += 1;
+    }
+}
+
 /// State after the words that were coded so far; the same in both directions.
 struct ArrayState {
-    divisor: u64,
-    lanes: usize,
+    head: Head,
     lane: usize,
-    /// By lane: the word before, the last word that was not [`NAN`], and the integer of the last [`Class::Number`].
+    /// By lane: the word before, the last word that was not [`NAN`], and the integers of the last of [`Class::Number`].
     before: [u64; LANES],
     samples: [u64; LANES],
-    integers: [i64; LANES],
+    integers: [Lane; LANES],
     last: Class,
     /// Decisions about the class, by the class of the word before, whatever its lane.
     classes: [[Bit; 3]; 4],
@@ -139,14 +231,13 @@ struct ArrayState {
 }
 
 impl ArrayState {
-    fn new(lanes: usize, divisor: u64) -> Self {
+    fn new(head: Head) -> Self {
         Self {
-            divisor,
-            lanes,
+            head,
             lane: 0,
             before: [0; LANES],
             samples: [0; LANES],
-            integers: [0; LANES],
+            integers: [Lane::default(); LANES],
             last: Class::Raw,
             classes: [[Bit::NEW; 3]; 4],
             differences: Numbers::NEW,
@@ -159,8 +250,8 @@ impl ArrayState {
     /// Codes the next word, and returns it. `word` is that word when encoding; a decoder passes 0.
     fn code(&mut self, coder: &mut impl Coder, word: u64) -> u64 {
         let lane = self.lane;
-        self.lane = if lane + 1 == self.lanes { 0 } else { lane + 1 };
-        let number = as_integer(word, self.divisor);
+        self.lane = if lane + 1 == self.head.lanes { 0 } else { lane + 1 };
+        let number = as_integer(word, self.head.fraction);
         let class = match word {
             _ if word == self.before[lane] => Class::Same,
             NAN => Class::Nan,
@@ -203,30 +294,72 @@ impl ArrayState {
     }
 
     fn code_number(&mut self, coder: &mut impl Coder, lane: usize, (integer, rounding): (i64, i64)) -> u64 {
-        let difference = zigzag(integer.wrapping_sub(self.integers[lane]));
+        let expected = self.integers[lane].next(self.head.by_mean);
+        let difference = zigzag(integer.wrapping_sub(expected));
         let difference = unzigzag(self.differences.code(coder, difference));
         let models = &mut self.roundings[usize::from(self.rounded)];
         let rounding = coder.tree(models, 5, zigzag(rounding) as usize & 31);
         self.rounded = rounding != 0;
-        self.integers[lane] = self.integers[lane].wrapping_add(difference);
-        from_integer(self.integers[lane], self.divisor, unzigzag(rounding as u64))
+        let integer = expected.wrapping_add(difference);
+        self.integers[lane].note(integer);
+        from_integer(integer, self.head.fraction, unzigzag(rounding as u64))
     }
 }
 
-/// Returns the integer that `word` is when it is multiplied by `divisor`, and the units in the last place by which
+/// Returns the integer that `word` is when it is multiplied by the divisor, and the units in the last place by which
 /// `word` is off. Returns `None` if there is no such integer within [`ROUNDING`].
-fn as_integer(word: u64, divisor: u64) -> Option<(i64, i64)> {
-    let scaled = (f64::from_bits(word) * divisor as f64).round();
+fn as_integer(word: u64, fraction: Fraction) -> Option<(i64, i64)> {
+    let scaled = (f64::from_bits(word) * fraction.divisor as f64).round();
     // The comparison is false for NaN.
-    let exact = scaled.abs() < EXACT && divisor > 0;
+    let exact = scaled.abs() < EXACT && fraction.divisor > 0;
     let integer = scaled as i64;
-    let rounding = word.wrapping_sub(from_integer(integer, divisor, 0)) as i64;
+    let rounding = word.wrapping_sub(from_integer(integer, fraction, 0)) as i64;
     (exact && rounding.unsigned_abs() <= ROUNDING as u64).then_some((integer, rounding))
 }
 
-/// Inverts [`as_integer`]: division is rounded in the same way on every machine.
-fn from_integer(integer: i64, divisor: u64, rounding: i64) -> u64 {
-    (integer as f64 / divisor.max(1) as f64).to_bits().wrapping_add(rounding as u64)
+/// Inverts [`as_integer`]: division and multiplication are rounded in the same way on every machine.
+fn from_integer(integer: i64, Fraction { divisor, step }: Fraction, rounding: i64) -> u64 {
+    let sample = integer as f64 / divisor.max(1) as f64;
+    let sample = if step == 1 { sample } else { sample * step as f64 / step as f64 };
+    sample.to_bits().wrapping_add(rounding as u64)
+}
+
+/// Returns the step by which most samples come out of their fractions exactly.
+fn find_step(words: &[u64], divisor: u64) -> u64 {
+    if divisor == 0 {
+        return 1;
+    }
+    let exact = |step: u64| {
+        let fraction = Fraction { divisor, step };
+        samples(words)
+            .filter(|word| as_integer(*word, fraction).is_some_and(|(_, rounding)| rounding == 0))
+            .count()
+    };
+    // Of several that are as good, the first one.
+    STEPS.into_iter().rev().max_by_key(|step| exact(*step)).unwrap_or(1)
+}
+
+/// Returns true if the mean of a lane's last integers is nearer to the next one than the last integer is.
+fn scatters(words: &[u64], lanes: usize, fraction: Fraction) -> bool {
+    let mut of = [Lane::default(); LANES];
+    let mut costs = [0; 2];
+    for (at, &word) in words.iter().enumerate() {
+        let Some((integer, _)) = as_integer(word, fraction) else { continue };
+        let lane = &mut of[at % lanes];
+        for (cost, by_mean) in costs.iter_mut().zip([false, true]) {
+            let difference = zigzag(integer.wrapping_sub(lane.next(by_mean)));
+            *cost += u64::from(64 - difference.leading_zeros());
+        }
+        lane.note(integer);
+    }
+    costs[1] < costs[0]
+}
+
+/// Returns the samples among the words, [`SAMPLES`] at most, spread over all of them.
+fn samples(words: &[u64]) -> impl Iterator<Item = u64> {
+    let is_sample = |word: &&u64| is_usual(**word) && **word << 1 != NAN << 1;
+    let count = words.iter().filter(is_sample).count();
+    words.iter().filter(is_sample).step_by(count.div_ceil(SAMPLES).max(1)).copied()
 }
 
 /// Returns the number of sources that take turns: the one with the shortest differences.
@@ -242,19 +375,17 @@ fn find_lanes(words: &[u64]) -> usize {
 
 /// Returns the number that most samples are integers divided by, or 0 if there is none.
 fn find_divisor(words: &[u64]) -> u64 {
-    let is_sample = |word: &&u64| is_usual(**word) && **word << 1 != NAN << 1;
-    let count = words.iter().filter(is_sample).count();
-    let spread = || words.iter().filter(is_sample).step_by(count.div_ceil(SAMPLES).max(1));
     let mut divisor = 0;
-    for &word in spread() {
+    for word in samples(words) {
         let Some(denominator) = denominator(f64::from_bits(word).abs()) else { continue };
         let common = if divisor == 0 { denominator } else { least_common_multiple(divisor, denominator) };
         if common <= DIVISOR_MAX {
             divisor = common;
         }
     }
-    let fitting = spread().filter(|&&word| as_integer(word, divisor).is_some()).count();
-    if 2 * fitting >= spread().count() { divisor } else { 0 }
+    let fraction = Fraction { divisor, step: 1 };
+    let fitting = samples(words).filter(|word| as_integer(*word, fraction).is_some()).count();
+    if 2 * fitting >= samples(words).count() { divisor } else { 0 }
 }
 
 /// Returns the denominator of the simplest fraction that `number` is, but for rounding, by its continued fraction;

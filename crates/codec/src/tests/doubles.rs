@@ -73,6 +73,24 @@ fn samples_take_little_more_than_what_they_tell() {
 }
 
 #[test]
+fn samples_of_a_known_step_have_no_rounding_and_scatter_around_a_mean() {
+    let mut random = Random::new(3);
+    // What collectd gives RRDtool, which multiplies by the seconds and divides by the step.
+    let mut of_step = |step: f64, count: usize| -> Vec<u64> {
+        let sample = |at: usize| 40.0 + 20.0 * (at as f64 / 900.0).sin() + random.below(1000) as f64 / 250.0;
+        (0..count).map(|at| ((sample(at) * 1e4).round() / 1e4 * step / step).to_bits()).collect()
+    };
+    for step in [10.0, 60.0, 300.0] {
+        let coded = round_trip(&bytes(&of_step(step, 512)));
+        // log2 of 40,000 bits, by a mean of four, and what the coder learns.
+        assert!(coded * 8 < 512 * 17, "step {step}: {coded} bytes");
+        assert!(coded * 8 > 512 * 15, "step {step}: {coded} bytes");
+    }
+    // A step that is none of the usual ones costs the rounding.
+    assert!(round_trip(&bytes(&of_step(77.0, 512))) * 8 > 512 * 17);
+}
+
+#[test]
 fn other_pages_are_not_taken_for_numbers() {
     let mut random = Random::new(2);
     let text = b"the sampled numbers of a day, and of the one before".repeat(100);

@@ -168,7 +168,7 @@ impl Before {
         let squeeze = if compression == Compression::Off { Squeeze::No } else { Squeeze::Fast };
         if let (Some((delta, kept)), Some((_, lowest))) =
             (self.delta_or_none(shared, page, squeeze), self.records.first())
-            && delta_pays(delta.len(), self.base_bytes(kept), lowest.len())
+            && delta_pays(&delta, self.base_bytes(kept), lowest.len())
         {
             return Coded { stored: Some((delta, None)), kept: kept as u8, in_haste: false };
         }
@@ -198,16 +198,13 @@ impl Before {
         let take = |delta| Coded { stored: Some((delta, None)), kept: kept as u8, in_haste: false };
         // A new full record would take about as much as the present one, unless that is from before the model.
         let like_now = model.is_none() || model_of(lowest) == model;
-        if like_now
-            && delta.len() * PLAINLY <= lowest.len()
-            && delta_pays(delta.len(), base_bytes, lowest.len())
-        {
+        if like_now && delta.len() * PLAINLY <= lowest.len() && delta_pays(&delta, base_bytes, lowest.len()) {
             return take(delta);
         }
         match full() {
             // With a new model a full record is so much shorter that the page should be stored in full once.
             Some((full, _))
-                if delta_pays(delta.len(), base_bytes, full.len())
+                if delta_pays(&delta, base_bytes, full.len())
                     && (like_now || (base_bytes + delta.len()) * 4 <= full.len() * 5) =>
             {
                 take(delta)

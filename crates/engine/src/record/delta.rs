@@ -383,10 +383,13 @@ impl Scratch {
 }
 
 /// Returns true if a delta is worth it, compared with a full record of `full_bytes`. `base_bytes` is the length of the
-/// records that it is based on. All that the page then takes may be twice the full record.
+/// records that it is based on. All that the page then takes may be twice the full record; three times if the delta is one of
+/// numbers: series of samples are written all the time, and rarely read.
 #[must_use]
-pub(crate) const fn delta_pays(delta_bytes: usize, base_bytes: usize, full_bytes: usize) -> bool {
-    delta_bytes * 4 <= full_bytes * 3 && base_bytes + delta_bytes <= 2 * full_bytes
+pub(crate) fn delta_pays(delta: &[u8], base_bytes: usize, full_bytes: usize) -> bool {
+    let is_of_numbers = delta.first() == Some(&Codec::DeltaDoubles.id());
+    let times = if is_of_numbers { 3 } else { 2 };
+    delta.len() * 4 <= full_bytes * 3 && base_bytes + delta.len() <= times * full_bytes
 }
 
 #[cfg(test)]

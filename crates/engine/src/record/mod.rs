@@ -25,7 +25,8 @@
 //! | 128       | deltaruns | addresses of bases, and runs of bytes that differ from the page before         |
 //! | 129       | deltazstd | addresses of bases, and a Zstandard frame that has the page before as prefix   |
 //! | 130       | deltalz4 | addresses of bases, and the runs of 128 as one LZ4 block                        |
-//! | 130..=191 | reserved | further deltas                                                                  |
+//! | 131       | deltadoubles | addresses of bases, and words that differ as `doubles` (id 5) codes them     |
+//! | 132..=191 | reserved | further deltas                                                                  |
 //! | 192..=255 | reserved |                                                                                 |
 //!
 //! Records of the two large groups need more than themselves to be decoded. Both put a reference between header and

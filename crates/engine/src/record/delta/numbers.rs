@@ -35,7 +35,7 @@ pub(super) fn encode(before: &[u8], logical: &[u8]) -> Option<Vec<u8>> {
     }
     // The last word may be longer than what is left of the page: zeros follow that.
     words.resize(differing * WORD, 0);
-    if !doubles::plausible(&words) {
+    if !doubles::has_many(&words) {
         return None;
     }
     let mut out = Vec::new();

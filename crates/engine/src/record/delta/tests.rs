@@ -217,10 +217,21 @@ fn a_delta_is_refused_without_its_bases() {
 
 #[test]
 fn pays_where_it_saves_a_quarter_and_all_takes_twice_the_full_record_at_most() {
-    assert!(delta_pays(750, 1250, 1000));
-    assert!(!delta_pays(751, 0, 1000));
-    assert!(!delta_pays(100, 1901, 1000));
-    assert!(!delta_pays(1, 0, 1));
+    let of = |codec: Codec, len_bytes: usize| {
+        let mut record = vec![0; len_bytes];
+        record[0] = codec.id();
+        record
+    };
+    let pays = |len_bytes, base_bytes, full_bytes| {
+        delta_pays(&of(Codec::DeltaRuns, len_bytes), base_bytes, full_bytes)
+    };
+    assert!(pays(750, 1250, 1000));
+    assert!(!pays(751, 0, 1000));
+    assert!(!pays(100, 1901, 1000));
+    assert!(!pays(1, 0, 1));
+    let numbers = of(Codec::DeltaDoubles, 750);
+    assert!(delta_pays(&numbers, 2250, 1000));
+    assert!(!delta_pays(&numbers, 2251, 1000));
 }
 
 #[test]
