@@ -128,7 +128,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 pub use background::Background;
 pub use balance::{BalanceStatus, Shift};
-pub use check::{CheckReport, Progress, check};
+pub use check::{CheckReport, Progress, check, check_on};
 pub use clean::CleanReport;
 pub use compare::Comparison;
 pub use create::{
