@@ -31,7 +31,7 @@ const OBSTACLE_INTERVAL: Duration = Duration::from_secs(5);
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 /// Filling a device of a mirror, emptying one, or balancing devices takes one part in this many of the time of one thread
 /// while the pool is busy, and all of it while the pool is idle.
-const FILL_SHARE_BUSY: u32 = 3;
+pub const FILL_SHARE_BUSY: u32 = 3;
 /// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
 const AUTOTRIM_SHARE: u32 = 8;
 /// Time between two looks whether a checkpoint is to be made for what is to be discarded.
