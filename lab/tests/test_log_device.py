@@ -3,6 +3,7 @@ crash; and the server is killed meanwhile."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -112,6 +113,53 @@ def test_what_only_the_log_device_has_comes_from_there(run, words):
         pool.mount()
         for name, written in content.items():
             assert (pool.mountpoint / name).read_bytes() == written
+        pool.unmount()
+        pool.check()
+
+
+def test_a_check_and_a_rescue_read_what_only_the_log_device_has(run):
+    with Logged(run) as pool:
+        before = stored(pool, "before", 4)
+        pool.pagefold("sync", pool.pool)
+        copy = pool.device.with_name("copy")
+        shutil.copyfile(pool.device, copy)
+        content = {f"file{number}": os.urandom(64 << 10) for number in range(5)}
+        for name, written in content.items():
+            with open(pool.mountpoint / name, "wb") as file:
+                file.write(written)
+                os.fsync(file.fileno())
+        pool.crash()
+        pool.detach()
+        # The device of the data has lost all that was written to it meanwhile.
+        shutil.copyfile(copy, pool.device)
+        devices = [pool.device, pool.log[0]]
+        images = [hashlib.sha256(device.read_bytes()).digest() for device in devices]
+
+        def rescued() -> tuple[str, dict[str, bytes]]:
+            """Mounts the pool for a rescue, and returns what its status says, and the files that it shows."""
+            entry = run.mount(pool.mountpoint)
+            pool.pagefold("mount", "-o", "rescue", pool.pool, pool.mountpoint)
+            told = pool.pagefold("status", pool.pool)
+            files = {path.name: path.read_bytes() for path in pool.mountpoint.iterdir() if path.is_file()}
+            pool.pagefold("unmount", pool.mountpoint)
+            run.done(entry)
+            return told, files
+
+        assert json.loads(pool.pagefold("check", "--json", pool.pool))["messages"] == []
+        told, files = rescued()
+        assert "has met no damage" in told and files == {"before": before, **content}, told
+        assert [hashlib.sha256(device.read_bytes()).digest() for device in devices] == images
+        # Without the log device both say that something may be missing, and show the rest.
+        away = pool.log[0].with_name("away")
+        pool.log[0].rename(away)
+        with pytest.raises(proc.CommandFailed, match="the log device is not here.*acknowledged(?s:.*)is damaged: 1 error"):
+            pool.pagefold("check", pool.pool)
+        told, files = rescued()
+        assert "the log device is not here" in told and files == {"before": before}, told
+        away.rename(pool.log[0])
+        assert [hashlib.sha256(device.read_bytes()).digest() for device in devices] == images
+        pool.mount()
+        assert all((pool.mountpoint / name).read_bytes() == written for name, written in content.items())
         pool.unmount()
         pool.check()
 

@@ -322,6 +322,11 @@ def test_a_device_is_removed_under_writes_and_holds_no_pool_then(pool):
     writer.verify()
     assert (pool.mountpoint / "large").read_bytes() == content
     assert "has left" in pool.pagefold("status", pool.pool)
+    third = beside(pool, "third")
+    pool.pagefold("add", pool.pool, third)
+    told = pool.pagefold("remove", "-n", pool.pool, second)
+    assert "would take about" in told and "as the last removal" in told and "1/3 of the time" in told, told
+    pool.pagefold("remove", pool.pool, third, "--wait")
     pool.device = second
     pool.crash()
     pool.recover()
@@ -410,6 +415,7 @@ def test_devices_that_were_added_get_their_part_under_writes(pool):
     assert abs(after[0] - after[1]) < 0.1, after
     told = status(pool)["balance"]
     assert told["finished"] > 0 and told["left_bytes"] == 0 and 0 < told["moved_bytes"] < 100 * MIB, told
+    assert told["work_bytes_per_s"] > 0 and told["left_s"] is None, told
     assert "moved" in pool.pagefold("status", pool.pool)
     writer.verify()
     pool.crash()
@@ -572,9 +578,14 @@ def test_plans_change_nothing_and_tell_what_would_happen(pool):
     alone = f"{first} would have no mirror"
     told = plan("attach", first, second)
     assert f"{second} would be a mirror of {first}, and get " in told and "could lose 1 of 2 devices" in told
+    # It has filled none yet: no speed is made up.
+    assert ("no speed is known yet" in told or "would take at least" in told) and "1/3 of the time" in told, told
     told = plan("replace", first, second)
     assert f"{first} would stay until then" in told and f"{second} would have no mirror" in told
     pool.pagefold("attach", pool.pool, first, second, "--wait")
+    told = plan("attach", second, third)
+    assert "would take about" in told and "as the last filling" in told and "1/3 of the time" in told, told
+    assert status(pool)["fill"]["work_bytes_per_s"] > 0
     assert alone in plan("detach", second)
     assert alone in plan("offline", second)
     assert "could lose 2 of 3 devices" in plan("attach", second, third)
@@ -702,3 +713,31 @@ def test_a_device_is_known_before_the_server_has_it(pool, run):
     with pytest.raises(proc.CommandFailed):
         pool.pagefold("attach", pool.pool, pool.device, small)
     assert "small" not in known(pool) and "new" in known(pool)
+
+
+def test_a_device_that_was_being_given_can_be_given_again(pool):
+    """A verb whose server was killed has left its label on the device: nobody misses that."""
+    new = beside(pool, "new")
+    other = beside(pool, "other")
+    for number in range(12):
+        # At some moment between the device's label and the end of the filling.
+        attaching = subprocess.Popen(
+            [pagefold(), "attach", pool.pool, str(pool.device), str(new)],
+            env=os.environ | pool.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(0.004 * number)
+        pool.crash()
+        attaching.wait(60)
+        pool.recover()
+        if "new" in states(pool):
+            pool.pagefold("detach", pool.pool, new)
+    pool.pagefold("attach", pool.pool, pool.device, new, "--wait")
+    # A copy of a device that is whole is somebody's, and is not overwritten without a word; nor is one that is missed.
+    pool.unmount()
+    other.write_bytes(new.read_bytes())
+    pool.mount()
+    pool.pagefold("detach", pool.pool, new)
+    with pytest.raises(proc.CommandFailed, match="holds pool"):
+        pool.pagefold("attach", pool.pool, pool.device, other)

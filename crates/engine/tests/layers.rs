@@ -57,7 +57,8 @@ fn every_layer_uses_only_those_below() {
 }
 
 /// Sources outside of the layer `device` that see devices which are open and no member of `Devices` yet, and the reason.
-const SEE_DEVICES: [(&str, &str); 15] = [
+const SEE_DEVICES: [(&str, &str); 16] = [
+    ("pool/check.rs", "opens devices, and checks the pool on them"),
     ("pool/crafting.rs", "makes a pool for a measurement on a file that it opens"),
     ("pool/create.rs", "makes members of devices that hold no pool, and destroys what they are"),
     ("pool/identity.rs", "compares devices before it is known which of them belong together"),

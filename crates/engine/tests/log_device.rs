@@ -10,26 +10,10 @@ use mirrored::*;
 use pagefold_engine::Error;
 use pagefold_engine::dataset::Commit;
 use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
-use pagefold_engine::pool::{CreateOptions, DeviceState, Guid, OpenOptions, Pool, create_with_log_on};
-
-const LOG: u64 = 900;
-
-/// Makes a pool of so many devices, each by itself, and a log device, or a mirror of several, behind them.
-fn fresh_with_log(devices: u64, logs: u64) -> Sims {
-    let (data, log) = (sims(0..devices), sims(LOG..LOG + logs));
-    let layout: Vec<_> = data.chunks(1).map(handles).collect();
-    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
-    create_with_log_on("tank", &layout, &handles(&log), &options).unwrap();
-    data.into_iter().chain(log).collect()
-}
+use pagefold_engine::pool::{DeviceState, OpenOptions, Pool};
 
 fn flushes(sim: &Arc<SimDevice>) -> u64 {
     sim.stats().counts().flushes
-}
-
-/// The devices after the power failed: all that was not flushed is lost.
-fn without_unflushed(all: &[Arc<SimDevice>]) -> Sims {
-    all.iter().map(|sim| Arc::new(sim.crash(&mut |_| 0))).collect()
 }
 
 fn written(sim: &Arc<SimDevice>) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pagefold_engine::device::{DeviceCounts, RequestCounts};
+use pagefold_engine::device::{DeviceCounts, IoKind, RequestCounts};
 use pagefold_engine::history::{Forecast, Outlook};
 use pagefold_engine::limits::RECORDSIZE_MIN;
 use pagefold_engine::pool::{
@@ -11,16 +11,20 @@ use pagefold_engine::pool::{
 };
 
 use crate::control::{
-    Activity, BalanceFigures, CacheFigures, Counter, DeviceActivity, DeviceErrors, DeviceFigures,
-    FillFigures, ForecastFigures, LatencyFigures, LengthFigures, LogDeviceFigures, PoolFigures, QuotaFigures,
+    Activity, BalanceFigures, CacheFigures, Counter, DeviceActivity, DeviceFigures, FillFigures,
+    ForecastFigures, LatencyFigures, LengthFigures, LogDeviceFigures, PoolFigures, QuotaFigures, ReadSpeed,
     RemovalFigures, RequestFigures, RewriteFigures, ScrubFigures, SnapshotFigures, SpareFigures, ThinFigures,
-    TrimFigures,
+    TrimFigures, WorkPace, per_second,
 };
 use crate::failure::Result;
 use crate::raw::shown;
 use crate::registry::Known;
 use crate::units::{self, FULL_PERCENT, hundredths};
 use crate::{names, pool_errors, pools};
+
+/// Bytes that a device has to give before it counts as known how fast it is, and the mean length of the reads.
+const READ_BYTES_MIN: u64 = 4 << 20;
+const READ_PIECE_MIN: u64 = 64 << 10;
 
 /// Returns the figures of a pool that is not mounted.
 pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
@@ -69,10 +73,11 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                 }
             })
             .collect(),
+        read_speeds: status.devices.iter().filter_map(read_speed).collect(),
         spares: pool.spares().into_iter().map(spare).collect(),
         log_device: pool.log_device_status().map(log_device),
-        fill: fill(&status.fill),
-        removal: removal(&status.removal),
+        fill: fill(&status.fill, units::now()),
+        removal: removal(&status.removal, units::now()),
         balance: balance(&status.balance, units::now()),
         errors: pool_errors::figures(pool, &status.faults),
         snapshots: is_nearly_full(status).then(|| snapshots(pool)).flatten(),
@@ -195,15 +200,37 @@ fn log_device(status: LogDeviceStatus) -> LogDeviceFigures {
     LogDeviceFigures { group, size_bytes, used_bytes }
 }
 
-fn fill(status: &FillStatus) -> Option<FillFigures> {
-    let FillStatus { device, started, finished, done_bytes, left_bytes, .. } = *status;
-    Some(FillFigures { device: device?, started, finished, done_bytes, left_bytes })
+fn fill(status: &FillStatus, now: u64) -> Option<FillFigures> {
+    let FillStatus { device, started, finished, done_bytes, left_bytes, work_ns, .. } = *status;
+    let left = (finished == 0).then_some(left_bytes);
+    let pace = WorkPace::of(done_bytes, took_s((started, finished), now), work_ns, left);
+    Some(FillFigures { device: device?, started, finished, done_bytes, left_bytes, pace })
 }
 
-fn removal(status: &RemovalStatus) -> Option<RemovalFigures> {
-    let RemovalStatus { group, started, finished, moved_bytes, left_bytes, obstacle } = *status;
+fn removal(status: &RemovalStatus, now: u64) -> Option<RemovalFigures> {
+    let RemovalStatus { group, started, finished, moved_bytes, left_bytes, obstacle, work_ns } = *status;
     let obstacle = obstacle.map(obstacle_text);
-    Some(RemovalFigures { group: group?, started, finished, moved_bytes, left_bytes, obstacle })
+    let left = (finished == 0).then_some(left_bytes);
+    let pace = WorkPace::of(moved_bytes, took_s((started, finished), now), work_ns, left);
+    Some(RemovalFigures { group: group?, started, finished, moved_bytes, left_bytes, pace, obstacle })
+}
+
+/// Returns the seconds since something began, or until it ended; 0 if it has not begun.
+fn took_s((started, finished): (u64, u64), now: u64) -> u64 {
+    let until = if finished > 0 { finished } else { now };
+    if started > 0 { until.saturating_sub(started) } else { 0 }
+}
+
+/// Returns how fast a device gave what was read of it in large pieces: on average, to the class that got it fastest.
+fn read_speed(device: &DeviceStatus) -> Option<ReadSpeed> {
+    let is_large = |counts: &&RequestCounts| {
+        counts.kind == IoKind::Read
+            && counts.bytes >= READ_BYTES_MIN
+            && counts.bytes / counts.requests().max(1) >= READ_PIECE_MIN
+    };
+    let large = device.requests.iter().filter(is_large);
+    let bytes_per_s = large.map(|counts| per_second(counts.bytes, counts.total_ns)).max()?;
+    Some(ReadSpeed { device: device.number, bytes_per_s })
 }
 
 fn obstacle_text(obstacle: Obstacle) -> String {
@@ -215,16 +242,11 @@ fn obstacle_text(obstacle: Obstacle) -> String {
 }
 
 fn balance(status: &BalanceStatus, now: u64) -> Option<BalanceFigures> {
-    let BalanceStatus { under_way, started, finished, moved_bytes, left_bytes, obstacle } = *status;
-    let until = if under_way { now } else { finished };
-    let bytes_per_s = match until.saturating_sub(started) {
-        took if took > 0 && started > 0 => moved_bytes / took,
-        _ => 0,
-    };
-    let left_s = left_bytes.checked_div(bytes_per_s).filter(|_| under_way);
+    let BalanceStatus { under_way, started, finished, moved_bytes, left_bytes, obstacle, work_ns } = *status;
+    let left = under_way.then_some(left_bytes);
+    let pace = WorkPace::of(moved_bytes, took_s((started, finished), now), work_ns, left);
     let obstacle = obstacle.filter(|_| under_way).map(obstacle_text);
-    let figures =
-        BalanceFigures { started, finished, moved_bytes, left_bytes, bytes_per_s, left_s, obstacle };
+    let figures = BalanceFigures { started, finished, moved_bytes, left_bytes, pace, obstacle };
     (under_way || finished > 0).then_some(figures)
 }
 
@@ -301,22 +323,7 @@ fn write_amplification(status: &Status) -> Option<f64> {
 
 /// Returns the figures of a device of a pool that could not be opened.
 pub fn unseen_device(path: &Path) -> DeviceFigures {
-    let errors = DeviceErrors::default();
-    let path = path.to_owned();
-    DeviceFigures {
-        number: 0,
-        group: 0,
-        state: String::new(),
-        leaves: false,
-        removing: false,
-        log: false,
-        allocated_bytes: 0,
-        path,
-        size_bytes: 0,
-        io_errors: 0,
-        errors,
-        discards: None,
-    }
+    DeviceFigures { path: path.to_owned(), ..DeviceFigures::default() }
 }
 
 /// Returns the counters of an open pool: bytes read and written, by purpose; and requests to devices, by class.

@@ -40,6 +40,8 @@ pub enum Held {
         name: String,
         /// Its unique number.
         guid: String,
+        /// The number of the device in the pool, if what lies on it is worth nothing alone: it was being given to the pool.
+        unfinished: Option<u16>,
     },
     /// A spare of a pool, which holds no data.
     Spare {
@@ -59,7 +61,11 @@ pub fn held_by(device: &Path) -> Option<Held> {
         return Some(Held::Spare { name: raw::printable(&label.name), guid: label.pool.to_string() });
     }
     match Label::read(OneDevice::of(&opened)) {
-        Ok(label) => Some(Held::Pool { name: raw::printable(&label.name), guid: label.pool.to_string() }),
+        Ok(label) => Some(Held::Pool {
+            name: raw::printable(&label.name),
+            guid: label.pool.to_string(),
+            unfinished: label.is_unfinished(OneDevice::of(&opened)).then_some(label.device),
+        }),
         Err(Error::Unsupported(why)) => Some(Held::Other(why)),
         Err(_) => None,
     }
@@ -73,6 +79,13 @@ pub struct NewPool {
     pub size_bytes: u64,
     /// Stored bytes that it can hold.
     pub capacity_bytes: u64,
+}
+
+impl NewPool {
+    fn of(guid: Guid, pool: &Pool) -> Self {
+        let pagefold_engine::pool::Status { size_bytes, capacity_bytes, .. } = pool.status();
+        Self { guid: guid.to_string(), size_bytes, capacity_bytes }
+    }
 }
 
 /// Devices that a pool is to have.
@@ -118,19 +131,19 @@ pub fn create(
     let guid = Guid(random()?);
     let created = units::now();
     if force && !properties.is_empty() {
-        rehearse(name, layout, properties).map_err(|failure| refused(&doing(), &failure))?;
+        // What is refused is refused before the pool now on the devices is lost.
+        rehearse(name, layout, properties, &|path| bytes_of(name, path, OpenMode::Unlocked))?;
     }
     let Layout { groups, spares, log } = layout;
     let devices = &[groups.concat(), log.clone()].concat();
     pool::create_groups(name, groups, log, &CreateOptions { force, created, guid }, trim)
         .map_err(|error| failed_on_devices(doing(), &error))?;
     let filled = open_new(devices, guid).and_then(|pool| {
-        add_spares(&pool, spares)?;
+        add_spares(&pool, open_all(spares)?)?;
         fill(&pool, properties)?;
-        let status = pool.status();
-        Ok((status.size_bytes, status.capacity_bytes))
+        Ok(NewPool::of(guid, &pool))
     });
-    filled.map(|(size_bytes, capacity_bytes)| NewPool { guid: guid.to_string(), size_bytes, capacity_bytes }).map_err(|failure| {
+    filled.map_err(|failure| {
         // A pool that is only half made must not stay.
         let is_spare = |path: &&PathBuf| matches!(held_by(path), Some(Held::Spare { guid: of, .. }) if of == guid.to_string());
         let spares = spares.iter().filter(is_spare).cloned();
@@ -145,26 +158,45 @@ fn refused(doing: &str, failure: &Failure) -> Failure {
     Failure::new(format!("{doing}: {}", failure.what()))
 }
 
-/// Makes the pool in memory, on devices of the same sizes: what is refused is refused before the pool now on the
-/// devices is lost.
-fn rehearse(name: &str, layout: &Layout, properties: &[(&'static Property, String)]) -> Result<()> {
+/// Returns the size in bytes of a device of which a pool of this name is to be made, opened in this mode for a moment.
+///
+/// # Errors
+/// The one that the pool's creation gives.
+pub fn bytes_of(name: &str, path: &Path, mode: OpenMode) -> Result<u64> {
+    let opened = FileDevice::open(path, mode);
+    let device = opened.map_err(|error| failed_on_devices(format!("cannot create pool {name}"), &error))?;
+    Ok(device.size_bytes())
+}
+
+/// Makes a pool in memory, as [`create`] makes it on devices that have as many bytes as `bytes_of` tells. Nothing is changed.
+///
+/// # Errors
+/// Those of [`create`], except for errors of devices; those of `bytes_of`.
+pub fn rehearse(
+    name: &str,
+    layout: &Layout,
+    properties: &[(&'static Property, String)],
+    bytes_of: &dyn Fn(&Path) -> Result<u64>,
+) -> Result<NewPool> {
+    let doing = || format!("cannot create pool {name}");
     let simulate = |path: &PathBuf| -> Result<Arc<dyn Device>> {
-        let opened = FileDevice::open(path, OpenMode::Unlocked)
-            .map_err(|error| failed_on_devices("cannot look at it", &error))?;
-        Ok(Arc::new(SimDevice::new(opened.size_bytes(), 0)))
+        Ok(Arc::new(SimDevice::named(path.clone(), bytes_of(path)?)))
     };
     let group = |paths: &Vec<PathBuf>| paths.iter().map(simulate).collect::<Result<Vec<_>>>();
     let made: Vec<Vec<Arc<dyn Device>>> = layout.groups.iter().map(group).collect::<Result<_>>()?;
     let log = group(&layout.log)?;
-    let options = CreateOptions { force: true, created: units::now(), guid: Guid(random()?) };
+    let guid = Guid(random()?);
+    let options = CreateOptions { force: true, created: units::now(), guid };
     pool::create_with_log_on(name, &made, &log, &options)
-        .map_err(|error| failed("cannot make it", &error))?;
+        .map_err(|error| failed_on_devices(doing(), &error))?;
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() };
-    fill(
-        &Pool::open_on([made.concat(), log].concat(), &options)
-            .map_err(|error| failed("cannot open it", &error))?,
-        properties,
-    )
+    let opened = Pool::open_on([made.concat(), log].concat(), &options);
+    let filled = opened.map_err(|error| failed("cannot open it", &error)).and_then(|pool| {
+        add_spares(&pool, group(&layout.spares)?)?;
+        fill(&pool, properties)?;
+        Ok(NewPool::of(guid, &pool))
+    });
+    filled.map_err(|failure| refused(&doing(), &failure))
 }
 
 fn open_new(devices: &[PathBuf], guid: Guid) -> Result<Arc<Pool>> {
@@ -174,14 +206,16 @@ fn open_new(devices: &[PathBuf], guid: Guid) -> Result<Arc<Pool>> {
     Pool::open(devices, &options).map_err(|error| failed("cannot open it", &error))
 }
 
-fn add_spares(pool: &Pool, paths: &[PathBuf]) -> Result<()> {
-    let doing = "cannot make spares of the pool";
+fn open_all(paths: &[PathBuf]) -> Result<OpenDevices> {
     let opened = Pool::open_devices(paths, &OpenOptions::default());
-    let opened = opened.map_err(|error| failed_on_devices(doing, &error))?;
-    if opened.is_empty() {
+    opened.map_err(|error| failed_on_devices("cannot make spares of the pool", &error))
+}
+
+fn add_spares(pool: &Pool, devices: OpenDevices) -> Result<()> {
+    if devices.is_empty() {
         return Ok(());
     }
-    pool.add_spares(opened).map_err(|error| failed(doing, &error))
+    pool.add_spares(devices).map_err(|error| failed("cannot make spares of the pool", &error))
 }
 
 fn fill(pool: &Arc<Pool>, properties: &[(&'static Property, String)]) -> Result<()> {
@@ -361,7 +395,7 @@ pub fn usable(known: &Known, read_only: bool, accept_loss: bool) -> Result<Vec<P
     let (mut paths, mut refused) = (Vec::new(), None);
     for path in &known.devices {
         match held_by(path) {
-            Some(Held::Pool { guid, name } | Held::Spare { guid, name }) if guid != known.guid => {
+            Some(Held::Pool { guid, name, .. } | Held::Spare { guid, name }) if guid != known.guid => {
                 refused = refused.or_else(|| Some(other_pool(known, &guid, &name)));
                 continue;
             }
@@ -561,7 +595,7 @@ pub fn give_up_damaged_log(known: &Known, tell: &mut dyn FnMut(&str)) -> Result<
 }
 
 /// Opens a pool that is not mounted, for figures of it. If it crashed and its log device has what belongs on the other
-/// devices, the pool is opened without that, in a state that is a little older.
+/// devices, that is read from there.
 pub(crate) fn open_for_figures(known: &Known) -> Result<Arc<Pool>> {
     let opened = open_briefly(known, true);
     if opened.as_ref().is_err_and(Failure::needs_replay) {

@@ -27,6 +27,9 @@ pub struct Create {
     /// Do not tell the devices first that they hold nothing.
     #[arg(short = 'K', long)]
     pub no_trim: bool,
+    /// Change nothing, and print the pool that would be made: its devices, its room, what would be lost, and risks.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 }
 
 /// See [`super::Verb::Add`].

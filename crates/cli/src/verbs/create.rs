@@ -1,5 +1,7 @@
 //! `create`: makes a new pool on devices that hold nothing that somebody may miss.
 
+mod plan;
+
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -9,7 +11,8 @@ use pagefold_engine::limits::DEVICE_BYTES_MIN;
 use pagefold_engine::walk;
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::names::Name;
-use pagefold_server::pools::{Held, NewPool};
+use pagefold_server::pools::{Held, Layout, NewPool};
+use pagefold_server::props::Property;
 use pagefold_server::raw::shown;
 use pagefold_server::registry::{Known, Registry};
 use pagefold_server::{files, pools, props, registry, startup, units};
@@ -19,67 +22,98 @@ use crate::args::Create;
 use crate::signature;
 use crate::verbs::{layout, warn};
 
-/// Creates a pool, and prints how much it holds.
+/// Creates a pool, and prints how much it holds; or, without changing anything, what would be made.
 pub fn run(args: &Create) -> Result<()> {
-    let new = make(args)?;
-    println!(
-        "{}: {} for data, of {}; the rest is kept for cleaning and checkpoints",
-        args.pool,
+    let wanted = Wanted::check(args)?;
+    if args.dry_run {
+        return plan::print(args, &wanted);
+    }
+    let new = wanted.make(args)?;
+    println!("{}", room_text(&args.pool, "", &new));
+    Ok(())
+}
+
+/// Returns how much room a pool has; `would` is empty, or says that it would have it.
+fn room_text(pool: &str, would: &str, new: &NewPool) -> String {
+    format!(
+        "{pool}: {would}{} for data, of {}; the rest is kept for cleaning and checkpoints",
         units::size(new.capacity_bytes),
         units::size(new.size_bytes)
-    );
-    Ok(())
+    )
 }
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub(super) fn make(args: &Create) -> Result<NewPool> {
-    check_name(&args.pool)?;
-    let properties: Vec<_> =
-        args.properties.iter().map(|word| props::parse_assignment(word)).collect::<Result<_>>()?;
-    let size = file_bytes(args.size.as_deref())?;
-    let registry = Registry::open()?;
-    if let Some(known) = registry.all()?.into_iter().find(|known| known.name == args.pool) {
-        return Err(Failure::new(format!(
-            "a pool named {} is known already, on {}",
-            known.name,
-            pagefold_server::registry::paths_text(&known.devices)
-        ))
-        .hint(format!(
-            "choose another name; or forget that pool, which stays as it is: pagefold export {}",
-            known.name
-        )));
-    }
-    startup::check_together(&properties)?;
-    let layout = layout::parse(&args.devices)?;
-    if layout.groups.is_empty() {
-        return Err(Failure::usage("a pool has devices that hold data: neither spares nor a log device do"));
-    }
-    let missing = check_devices(&layout.all(), size, args.force)?;
-    // A pool that could not be remembered would be made for nothing: this removal of nothing shows whether the registry
-    // can be written.
-    registry.remove("")?;
-    let made = NewFiles::make(&missing, size)?;
-    let layout = layout.map(registry::absolute)?;
-    let devices = layout.all();
-    let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
-    let new = pools::create(&args.pool, &layout, &properties, args.force, !args.no_trim)?;
-    let known =
-        Known { name: args.pool.clone(), guid: new.guid.clone(), devices, adopted: true, altroot: None };
-    let remember = || {
-        for held in &overwritten {
-            if let Held::Pool { guid, .. } = held {
-                registry.remove(guid)?;
-            }
+    Wanted::check(args)?.make(args)
+}
+
+/// A pool that is to be made, as far as it was checked without touching its devices.
+struct Wanted {
+    properties: Vec<(&'static Property, String)>,
+    /// Size of files that are made, if one was given.
+    size: Option<u64>,
+    registry: Registry,
+    layout: Layout,
+    seen: Seen,
+}
+
+impl Wanted {
+    fn check(args: &Create) -> Result<Self> {
+        check_name(&args.pool)?;
+        let properties: Vec<_> =
+            args.properties.iter().map(|word| props::parse_assignment(word)).collect::<Result<_>>()?;
+        let size = file_bytes(args.size.as_deref())?;
+        let registry = Registry::open()?;
+        if let Some(known) = registry.all()?.into_iter().find(|known| known.name == args.pool) {
+            return Err(Failure::new(format!(
+                "a pool named {} is known already, on {}",
+                known.name,
+                pagefold_server::registry::paths_text(&known.devices)
+            ))
+            .hint(format!(
+                "choose another name; or forget that pool, which stays as it is: pagefold export {}",
+                known.name
+            )));
         }
-        registry.add(known.clone())
-    };
-    if let Err(failure) = remember() {
-        // A pool that is not in the registry is left on no device.
-        pools::destroy(&known)?;
-        return Err(failure);
+        startup::check_together(&properties)?;
+        let layout = layout::parse(&args.devices)?;
+        if layout.groups.is_empty() {
+            return Err(Failure::usage(
+                "a pool has devices that hold data: neither spares nor a log device do",
+            ));
+        }
+        let seen = look(&layout.all(), size, args.force, &|_| false)?;
+        Ok(Self { properties, size, registry, layout, seen })
     }
-    made.stay();
-    Ok(new)
+
+    fn make(self, args: &Create) -> Result<NewPool> {
+        let Self { properties, size, registry, layout, seen } = self;
+        // A pool that could not be remembered would be made for nothing: this removal of nothing shows whether the registry
+        // can be written.
+        registry.remove("")?;
+        let made = NewFiles::make(&seen.missing, size)?;
+        let layout = layout.map(registry::absolute)?;
+        let devices = layout.all();
+        let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
+        let new = pools::create(&args.pool, &layout, &properties, args.force, !args.no_trim)?;
+        let known =
+            Known { name: args.pool.clone(), guid: new.guid.clone(), devices, adopted: true, altroot: None };
+        let remember = || {
+            for held in &overwritten {
+                if let Held::Pool { guid, .. } = held {
+                    registry.remove(guid)?;
+                }
+            }
+            registry.add(known.clone())
+        };
+        if let Err(failure) = remember() {
+            // A pool that is not in the registry is left on no device.
+            pools::destroy(&known)?;
+            return Err(failure);
+        }
+        made.stay();
+        Ok(new)
+    }
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -136,16 +170,40 @@ pub(super) fn file_bytes(given: Option<&str>) -> Result<Option<u64>> {
     }
 }
 
-/// Looks at every device without touching it; returns those that do not exist and are to be made.
-pub(super) fn check_devices(devices: &[PathBuf], size: Option<u64>, force: bool) -> Result<Vec<PathBuf>> {
-    let mut missing = Vec::new();
+/// Devices that a pool is to get, as they are before.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Those that do not exist, and are to be made.
+    pub(super) missing: Vec<PathBuf>,
+    /// What would be lost: devices, and what each of them holds.
+    pub(super) lost: Vec<(PathBuf, String)>,
+}
+
+impl Seen {
+    /// Returns what a plan says of what would be lost.
+    pub(super) fn lost_texts(&self) -> impl Iterator<Item = String> {
+        self.lost.iter().map(|(path, what)| format!("{} {what}, which would be lost", shown(path)))
+    }
+}
+
+/// Looks at every device without touching it. Nobody misses what `is_left_over` returns true for.
+pub(super) fn look(
+    devices: &[PathBuf],
+    size: Option<u64>,
+    force: bool,
+    is_left_over: &dyn Fn(&Held) -> bool,
+) -> Result<Seen> {
+    let mut found = Seen::default();
     let mut seen = Vec::new();
     for path in devices {
         match fs::metadata(path) {
-            Ok(metadata) => check_existing(path, &metadata, force)?,
+            Ok(metadata) => {
+                let holds = check_existing(path, &metadata, force, is_left_over)?;
+                found.lost.extend(holds.map(|what| (path.clone(), what)));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 check_missing(path, size)?;
-                missing.push(path.clone());
+                found.missing.push(path.clone());
             }
             Err(error) => return Err(Failure::new(format!("cannot look at {}: {error}", shown(path)))),
         }
@@ -156,10 +214,16 @@ pub(super) fn check_devices(devices: &[PathBuf], size: Option<u64>, force: bool)
         }
         seen.push(absolute);
     }
-    Ok(missing)
+    Ok(found)
 }
 
-fn check_existing(path: &Path, metadata: &fs::Metadata, force: bool) -> Result<()> {
+/// Returns what a device holds that somebody may miss. Unless it may be lost (`force`), that is an error.
+fn check_existing(
+    path: &Path,
+    metadata: &fs::Metadata,
+    force: bool,
+    is_left_over: &dyn Fn(&Held) -> bool,
+) -> Result<Option<String>> {
     let kind = metadata.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(Failure::new(format!("{} is neither a file nor a block device", shown(path)))
@@ -179,7 +243,8 @@ fn check_existing(path: &Path, metadata: &fs::Metadata, force: bool) -> Result<(
         _ => Failure::new(format!("cannot open {}: {error}", shown(path))),
     })?;
     let holds = match pools::held_by(path) {
-        Some(Held::Pool { name, guid }) => Some(format!("holds pool {name} (GUID {guid})")),
+        Some(held) if is_left_over(&held) => None,
+        Some(Held::Pool { name, guid, .. }) => Some(format!("holds pool {name} (GUID {guid})")),
         Some(Held::Spare { name, guid }) => Some(format!("is a spare of pool {name} (GUID {guid})")),
         Some(Held::Other(_)) => Some("holds a pool of another version of pagefold".into()),
         None => {
@@ -190,7 +255,7 @@ fn check_existing(path: &Path, metadata: &fs::Metadata, force: bool) -> Result<(
     match holds {
         Some(what) if !force => Err(Failure::new(format!("{} {what}", shown(path)))
             .hint("if that may be lost, use -f; nothing was changed")),
-        _ => Ok(()),
+        holds => Ok(holds),
     }
 }
 

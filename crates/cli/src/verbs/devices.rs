@@ -6,6 +6,7 @@ mod balance;
 mod plan;
 mod removal;
 mod split;
+mod time;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +18,7 @@ use pagefold_server::control::{
     Client, DeviceFigures, DevicePlace, FillFigures, PoolFigures, Reply, Request, SpareFigures,
 };
 use pagefold_server::failure::{Failure, Result};
-use pagefold_server::pools::Layout;
+use pagefold_server::pools::{Held, Layout};
 use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::{self, Known, Registry};
 use pagefold_server::{pools, units};
@@ -28,7 +29,7 @@ pub use removal::remove;
 pub(super) use removal::{mirror_name, removal_text};
 pub use split::split;
 
-use super::create::{NewFiles, check_devices, file_bytes};
+use super::create::{NewFiles, Seen, file_bytes, look};
 use super::{layout, log_device, spares};
 use crate::args::{Add, Attach, DeviceOf, GivenDevice, Online, Replace};
 use crate::progress::Progress;
@@ -50,11 +51,12 @@ pub fn add(args: &Add) -> Result<()> {
     if !new.log.is_empty() {
         log_device::check_none(&asked.figures, &new.log)?;
     }
-    let missing = check_devices(&named, size, args.force)?;
+    let seen = look(&named, size, args.force, &|held| asked.is_left_over(held))?;
     if args.dry_run {
+        seen.lost_texts().for_each(|text| println!("{text}"));
         return asked.print_growth(&new, size);
     }
-    let made = NewFiles::make(&missing, size)?;
+    let made = NewFiles::make(&seen.missing, size)?;
     let new = new.map(registry::absolute)?;
     let mut added = Ok(());
     if !new.groups.is_empty() {
@@ -287,6 +289,21 @@ impl Asked {
         }
     }
 
+    /// Returns true if a device holds only what a verb has put there that ended before the pool had it.
+    fn is_left_over(&self, held: &Held) -> bool {
+        let is_missed = |number: u16| {
+            let missed = |device: &&DeviceFigures| device.path.as_os_str().is_empty();
+            self.figures.devices.iter().filter(missed).any(|device| device.number == number)
+        };
+        match held {
+            Held::Pool { guid, unfinished: Some(number), .. } => {
+                *guid == self.figures.guid && !is_missed(*number)
+            }
+            Held::Spare { guid, .. } => *guid == self.figures.guid,
+            _ => false,
+        }
+    }
+
     fn check_new(&self, path: &Path) -> Result<()> {
         if self.find(path).is_some_and(|device| !device.path.as_os_str().is_empty()) {
             return Err(Failure::new(format!("{} is a device of the pool already", shown(path))));
@@ -317,7 +334,7 @@ impl Asked {
         let after = pagefold_engine::pool::capacity_bytes(&sizes);
         let before = self.figures.capacity_bytes;
         println!(
-            "{} would have room for {}, and has room for {} now; nothing was changed",
+            "{} would have room for {}, and has room for {} now; nothing is to be copied: it would take a moment; nothing was changed",
             self.figures.name,
             units::size(after),
             units::size(before)
@@ -327,8 +344,8 @@ impl Asked {
 
     /// Gives the pool a device that holds nothing that somebody may miss.
     fn give_new(&mut self, new: &Path, given: &GivenDevice, place: DevicePlace) -> Result<()> {
-        let (missing, size) = self.check_given(new, given)?;
-        let made = NewFiles::make(&missing, size)?;
+        let (seen, size) = self.check_given(new, given)?;
+        let made = NewFiles::make(&seen.missing, size)?;
         let path = registry::absolute(new)?;
         let given = self.give(&path, place, given.wait);
         if given.is_ok() || self.may_have(&[path]) {
@@ -337,11 +354,11 @@ impl Asked {
         given
     }
 
-    /// Returns the new device if it is a file that is to be made, and the size that it is to have.
-    fn check_given(&self, new: &Path, given: &GivenDevice) -> Result<(Vec<PathBuf>, Option<u64>)> {
+    /// Returns what is seen of the new device, and the size that it is to have if it is a file that is to be made.
+    fn check_given(&self, new: &Path, given: &GivenDevice) -> Result<(Seen, Option<u64>)> {
         let size = file_bytes(given.size.as_deref())?;
         self.check_new(new)?;
-        Ok((check_devices(&[new.to_owned()], size, given.force)?, size))
+        Ok((look(&[new.to_owned()], size, given.force, &|held| self.is_left_over(held))?, size))
     }
 
     fn give(&mut self, path: &Path, place: DevicePlace, wait: bool) -> Result<()> {
@@ -410,10 +427,11 @@ pub(super) fn fill_text(fill: &FillFigures, devices: &[DeviceFigures], exact: bo
     let path = found.map_or_else(|| fill.device.to_string(), |device| shown(&device.path));
     match fill.finished {
         0 => format!(
-            "{path} since {}, {} copied, {} left",
+            "{path} since {}, {} copied, {} left{}",
             units::utc(fill.started),
             size(fill.done_bytes),
-            size(fill.left_bytes)
+            size(fill.left_bytes),
+            time::pace_text(&fill.pace, exact)
         ),
         finished => {
             format!("{path} is whole since {}, {} copied", units::utc(finished), size(fill.done_bytes))

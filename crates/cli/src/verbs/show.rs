@@ -14,6 +14,7 @@ use crate::failures::Failures;
 use crate::table::{Align, Table};
 use crate::target;
 
+pub(super) use status::print_layout;
 pub use status::status;
 
 /// End of the sentence "N of M could not be ..." about pools that failed.

@@ -77,7 +77,8 @@ fn samples_of_a_known_step_have_no_rounding_and_scatter_around_a_mean() {
     let mut random = Random::new(3);
     // What collectd gives RRDtool, which multiplies by the seconds and divides by the step.
     let mut of_step = |step: f64, count: usize| -> Vec<u64> {
-        let mut sample = |at: usize| 40.0 + 20.0 * (at as f64 / 900.0).sin() + random.below(1000) as f64 / 250.0;
+        let mut sample =
+            |at: usize| 40.0 + 20.0 * (at as f64 / 900.0).sin() + random.below(1000) as f64 / 250.0;
         (0..count).map(|at| ((sample(at) * 1e4).round() / 1e4 * step / step).to_bits()).collect()
     };
     for step in [10.0, 60.0, 300.0] {

@@ -4,6 +4,7 @@
 //! several. Everything that reads, writes, flushes or discards gives the number of a group, and gets the same error if
 //! none of its devices can be used ([`NoDevice`]).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
@@ -19,6 +20,7 @@ use super::lane::Lane;
 use super::member::{GroupMember, MemberState};
 use super::missing::NoDevice;
 use super::queue::PIECE_BYTES;
+use super::redirected::{Redirection, Source, Sources};
 use super::{AlignedBuf, Device, OneDevice, PlannedRead, ReadFrom, Span};
 use crate::ranges::Ranges;
 use crate::{Error, Result};
@@ -350,6 +352,23 @@ impl Devices {
     pub(crate) fn copies(&self, group: u16) -> usize {
         let members = self.groups.get(usize::from(group)).map(Group::members).unwrap_or_default();
         members.iter().filter(|member| member.readable().is_some()).count()
+    }
+
+    /// Has ranges of groups read from other places from now on, for a pool that is only read. What is read from a place that
+    /// no device has is read where it was.
+    pub(crate) fn redirect(&self, all: &[Redirection]) {
+        let mut of_groups: BTreeMap<u16, Sources> = BTreeMap::new();
+        for Redirection { place: (group, start), len_bytes, from: (from, copy, offset) } in all {
+            let members = self.groups.get(usize::from(*from)).map(Group::members).unwrap_or_default();
+            let device = members.iter().filter_map(|member| member.readable()).nth(*copy).cloned();
+            let source = device.map(|device| Source { len_bytes: *len_bytes, device, offset: *offset });
+            of_groups.entry(*group).or_default().extend(source.map(|source| (*start, source)));
+        }
+        for (group, sources) in of_groups {
+            if let Some(group) = self.groups.get(usize::from(group)) {
+                group.redirect(&Arc::new(sources));
+            }
+        }
     }
 
     /// Writes whole blocks, as [`Device::write`] does, to all members of a group.

@@ -19,6 +19,7 @@ use super::class::IoClass;
 use super::lane::Lane;
 use super::latency::wait;
 use super::member::{GroupMember, MemberState, ReadUnderWay};
+use super::redirected::{Redirected, Sources};
 use super::writes::{Writes, regions};
 use super::{AlignedBuf, Device, REGION_BYTES};
 use crate::limits::BLOCK_BYTES;
@@ -329,6 +330,16 @@ impl Group {
         drop(members);
         self.writes.drain();
         true
+    }
+
+    /// Has these ranges read from elsewhere, of all members that are here.
+    pub(super) fn redirect(&self, sources: &Arc<Sources>) {
+        for member in self.members.write().iter_mut() {
+            if let Some(device) = member.device() {
+                let redirected = Redirected::new(Arc::clone(device), Arc::clone(sources));
+                *member = Arc::new(member.with_device(Arc::new(redirected), member.state()));
+            }
+        }
     }
 
     /// Gives up the device of a member that is not written any more, and returns it; `None` if it is not here. Those

@@ -56,6 +56,7 @@ mod open_device;
 mod planned;
 mod queue;
 mod recorded;
+mod redirected;
 mod ring;
 mod sim;
 mod stats;
@@ -80,6 +81,7 @@ pub use open_device::DeviceStats;
 pub(crate) use planned::{PlannedRead, ReadFrom, Span};
 pub(crate) use queue::waited;
 pub(crate) use recorded::{RecordedDevice, Recording};
+pub(crate) use redirected::Redirection;
 pub use sim::{InjectedFault, SimDevice, SimOp};
 pub use stats::{DeviceCounts, LATENCY_RANGES, RequestCounts};
 

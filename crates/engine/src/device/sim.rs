@@ -175,6 +175,12 @@ impl SimDevice {
         Self::with_state(PathBuf::from(format!("sim-{seed}")), size_bytes, state)
     }
 
+    /// Does what [`SimDevice::new`] does, with the path that messages name.
+    #[must_use]
+    pub fn named(path: PathBuf, size_bytes: u64) -> Self {
+        Self::with_state(path, size_bytes, SimState::default())
+    }
+
     fn with_state(path: PathBuf, size_bytes: u64, state: SimState) -> Self {
         let size_bytes = size_bytes - size_bytes % BLOCK_BYTES as u64;
         Self {

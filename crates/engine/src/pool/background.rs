@@ -32,7 +32,7 @@ const OBSTACLE_INTERVAL: Duration = Duration::from_secs(5);
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 /// Filling a device of a mirror, emptying one, or balancing devices takes one part in this many of the time of one thread
 /// while the pool is busy, and all of it while the pool is idle.
-const FILL_SHARE_BUSY: u32 = 3;
+pub const FILL_SHARE_BUSY: u32 = 3;
 /// Time between two looks whether a checkpoint is to be made for what is to be discarded.
 const AUTOTRIM_INTERVAL: Duration = Duration::from_secs(2);
 /// A page that was coded in haste is quiet if it was not written for this long, and at most twice that.

@@ -10,6 +10,9 @@
 
 use std::ops::Range;
 
+use std::time::Instant;
+
+use super::mirrors::elapsed_ns;
 use super::moving::{Moved, Obstacle, PASS_CHUNKS_MAX};
 use super::{Maintenance, Pool};
 use crate::limits::CHUNK_BYTES;
@@ -38,6 +41,8 @@ pub struct BalanceStatus {
     pub left_bytes: u64,
     /// Reason why it does not go on at present.
     pub obstacle: Option<Obstacle>,
+    /// Time that its steps have worked so far, in nanoseconds; rests between them are not counted.
+    pub work_ns: u64,
 }
 
 /// State of balancing that an open pool keeps.
@@ -216,22 +221,25 @@ impl Pool {
         if !self.balance.lock().status.under_way || self.shared.check_writable().is_err() {
             return Ok(None);
         }
-        let moved = {
+        let (moved, work_ns) = {
             let mut state = self.maintenance.lock();
+            let begun = Instant::now();
             if !self.labels.leaving().is_empty() {
                 self.balance.lock().status.obstacle = Some(Obstacle::Removal);
                 return Ok(None);
             }
             self.note_balance(now);
-            match next_shift(&self.group_fills()) {
+            let moved = match next_shift(&self.group_fills()) {
                 Some(shift) => self.shift(&mut state, shift)?,
                 None => Moved::Nothing,
-            }
+            };
+            (moved, elapsed_ns(begun))
         };
         match moved {
             Moved::Bytes(bytes) => {
                 let status = &mut self.balance.lock().status;
                 (status.moved_bytes, status.obstacle) = (status.moved_bytes + bytes, None);
+                status.work_ns += work_ns;
                 Ok(Some(bytes))
             }
             Moved::NoRoom => {

@@ -8,6 +8,7 @@ use super::members::{Without, assemble};
 use super::store::Nodes;
 use super::{OpenOptions, Pool};
 use crate::dataset::{DeadBlocks, LiveDataset, ModelEntry, RecordRole, references, space_of};
+use crate::device::Device;
 use crate::limits::{BASES_MAX, RECORDSIZE_MAX};
 use crate::record::{Models, bases_of, decode, decode_metadata, is_delta, logical_len, model_of};
 use crate::segment::{Directory, LiveMap};
@@ -80,13 +81,27 @@ pub fn check(
     cache_bytes: u64,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(std::sync::Arc<Pool>, CheckReport)> {
-    let options = OpenOptions { cache_bytes, ..OpenOptions::for_rescue() };
-    let devices = Pool::open_devices(paths, &options)?;
+    check_on(Pool::open_devices(paths, &rescue_options(cache_bytes))?, cache_bytes, progress)
+}
+
+fn rescue_options(cache_bytes: u64) -> OpenOptions {
+    OpenOptions { cache_bytes, ..OpenOptions::for_rescue() }
+}
+
+/// Does what [`check`] does, on devices that are already open.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_on(
+    devices: Vec<std::sync::Arc<dyn Device>>,
+    cache_bytes: u64,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(std::sync::Arc<Pool>, CheckReport)> {
     // Otherwise a stale device would be reported as damage everywhere.
     if let Err(error @ Error::NotCurrent { .. }) = assemble(devices.clone(), Without::default()) {
         return Err(error);
     }
-    let pool = Pool::open_on(devices, &options)?;
+    let pool = Pool::open_on(devices, &rescue_options(cache_bytes))?;
     let mut report = pool.check_open(progress);
     if let Some(damage) = pool.replayed().damage {
         report.error(format!(
@@ -201,7 +216,7 @@ impl Pool {
     /// Reports the damage that was met when the pool was opened.
     fn tell_rescue(&self, report: &mut CheckReport) {
         let Some(rescue) = self.rescue() else { return };
-        report.incomplete = !rescue.is_clean();
+        report.incomplete = !rescue.is_undamaged();
         rescue.messages().into_iter().for_each(|message| report.error(message));
     }
 

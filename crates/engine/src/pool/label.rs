@@ -65,7 +65,7 @@
 
 use super::membership::Membership;
 use super::opening::{Opening, Standing};
-use crate::device::{AlignedBuf, OneDevice};
+use crate::device::{AlignedBuf, MemberState, OneDevice};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
 use crate::segment::Located;
 use crate::space::reserved_places;
@@ -315,6 +315,15 @@ impl Label {
         Err(first.unwrap_or_else(|| {
             Error::NotAPool(format!("{} holds no Pagefold pool", device.path().display()))
         }))
+    }
+
+    /// Returns true if what lies on `device`, whose label this is, is worth nothing alone: it was being filled from others, or
+    /// was being added to the pool and got no superblock yet.
+    #[must_use]
+    pub fn is_unfinished(&self, device: OneDevice<'_>) -> bool {
+        let own = self.membership.entry(self.device);
+        own.is_some_and(|entry| entry.state == MemberState::Filling)
+            || Superblock::read_all(device, self).is_empty()
     }
 
     /// Returns an error if the pool uses features without which it may only be read.

@@ -46,6 +46,13 @@ pub struct FillStatus {
     pub left_bytes: u64,
     /// True if it lacked everything.
     pub lacked_all: bool,
+    /// Time that its steps have worked so far, in nanoseconds; rests between them are not counted.
+    pub work_ns: u64,
+}
+
+/// Returns the time since `begun` in nanoseconds.
+pub(super) fn elapsed_ns(begun: Instant) -> u64 {
+    u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// See [`Pool::on_leave`].
@@ -332,9 +339,12 @@ impl Pool {
                 && (chunk.offset()..chunk.offset() + CHUNK_BYTES).contains(&offset)
                 && !self.chunks.is_free(chunk)
         };
+        let begun = Instant::now();
         match devices.fill_next(number, &is_wanted) {
             Ok(Some(bytes)) => {
-                self.fill.lock().done_bytes += bytes;
+                let mut fill = self.fill.lock();
+                fill.done_bytes += bytes;
+                fill.work_ns += elapsed_ns(begun);
                 Ok(Some(bytes))
             }
             Ok(None) => {

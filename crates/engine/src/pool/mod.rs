@@ -126,9 +126,9 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-pub use background::Background;
+pub use background::{Background, FILL_SHARE_BUSY};
 pub use balance::{BalanceStatus, Shift};
-pub use check::{CheckReport, Progress, check};
+pub use check::{CheckReport, Progress, check, check_on};
 pub use clean::CleanReport;
 pub use compare::Comparison;
 pub use create::{

@@ -36,19 +36,23 @@ use crate::dataset::{
     Commit, Dataset, DeadBlocks, Journal, LiveDataset, LogicalCapacity, ModelTable, PrimaryCache, Shared,
     SpaceAccounting,
 };
-use crate::device::{AlignedBuf, Device, Devices, IoClass, Roster};
-use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::device::{Device, Devices, Roster};
+use crate::limits::CHUNK_BYTES;
 use crate::record::{Compression, RecordCache, model_of};
 use crate::segment::{DirEntryState, Directory, Segment, Segments, TablePages};
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::types::COPIES;
-use crate::wal::batch::Verified;
 use crate::wal::{
     BatchView, LogDamage, LogDevice, LogEnd, LogSource, LogWriter, LoggedBatches, Position, RecordKind,
     replay, write_directory,
 };
 use crate::{Addr, Error, Ptr, Result};
+
+mod logged;
+mod unflushed;
+
+use logged::to_log_device;
 
 /// Result of the replay at opening.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -309,35 +313,6 @@ impl OpeningPool {
         })
     }
 
-    /// Reads the log device, if there may be anything on it that is nowhere else.
-    fn read_log_device(&mut self, options: &OpenOptions) -> Result<()> {
-        let Some(group) = self.labels.log_group().filter(|_| !self.superblock.exported) else {
-            return Ok(());
-        };
-        let is_needed = self.superblock.log_device.is_some_and(|log| log.is_needed) && !options.accept_loss;
-        match self.devices.copies(group) {
-            _ if options.rescue => return Ok(()),
-            0 if is_needed => {
-                return Err(Error::Failed(
-                    "the log device failed while the pool was being opened, and may have commits that no other device has".into(),
-                ));
-            }
-            0 => return Ok(()),
-            _ => {}
-        }
-        let log = self.labels.common().log.low();
-        let size_bytes = self.labels.group_bytes(group);
-        let log_devices = self.devices.of_class(IoClass::AsyncRead);
-        match LoggedBatches::read(&log_devices, group, size_bytes, log) {
-            Ok(logged) => self.logged = Some(logged),
-            Err(error) if options.accept_loss => {
-                tracing::error!(%error, "what the log device has is given up");
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
     /// First pass: verifies the log, rebuilds the directories of its segments, and collects the operations.
     fn scan(&mut self, ops: &mut Vec<Vec<u8>>, accept_loss: bool) -> Result<LogEnd> {
         let checkpoint = self.root.checkpoint;
@@ -352,8 +327,10 @@ impl OpeningPool {
             logged: self.logged.as_ref(),
         };
         let (logged, is_read_only) = (self.logged.is_some(), self.labels.is_read_only());
+        let (log_group, is_rescue) = (self.logged.as_ref().map(LoggedBatches::group), self.rescue.is_some());
+        let mut redirections = Vec::new();
         let settled = self.superblock.flushed;
-        replay(source, self.root.position, &mut |batch: BatchView<'_>| {
+        let end = replay(source, self.root.position, &mut |batch: BatchView<'_>| {
             if !segments.has(batch.segment) {
                 segments.insert(Segment::fresh(batch.segment, batch.chunk))?;
             }
@@ -375,10 +352,8 @@ impl OpeningPool {
                 let addr = Addr::new(batch.segment, entry.slot);
                 segments.copied(Ptr { addr, len_bytes: entry.len_bytes })?;
             }
-            if batch.is_misplaced && is_read_only {
-                return Err(Error::NotReplayed(
-                    "the pool was not closed, and its log device has what belongs on the others: only an opening that may write brings it there".into(),
-                ));
+            if let Some(at) = batch.logged_at.filter(|_| is_read_only) {
+                redirections.push(to_log_device(log_group, at, &batch, is_rescue)?);
             }
             used.insert(batch.segment, (batch.chunk, batch.end));
             // With a log device a batch that was flushed need not be flushed where it belongs.
@@ -394,7 +369,9 @@ impl OpeningPool {
                 *operations_below = batch.number.saturating_add(1);
             }
             Ok(())
-        })
+        })?;
+        self.devices.redirect(&redirections);
+        Ok(end)
     }
 
     /// Finds out what members of mirrors lack.
@@ -614,51 +591,6 @@ impl OpeningPool {
         self.segments.insert(Segment::fresh(segment, next))?;
         let after = self.chunks.allocate()?;
         Ok(Position { segment, chunk: next, used: 0, slots: 0, next: after, ..end.position })
-    }
-}
-
-impl OpeningPool {
-    /// Erases the header at the start of a chunk (T8).
-    fn erase_header(&self, chunk: Chunk) -> Result<()> {
-        self.devices.write(chunk.device, chunk.offset(), &AlignedBuf::zeroed(BLOCK_BYTES), false)
-    }
-
-    /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may
-    /// show them until the power goes, and no later flush makes them durable.
-    fn write_unflushed(&self) -> Result<()> {
-        for (number, UnflushedBatch { chunk, start, end, checksum }) in &self.unflushed {
-            let mut bytes = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
-            let offset = chunk.offset() + u64::from(*start);
-            // Devices of a mirror may differ here, and fail: the one that had it when it was replayed may be gone. It was
-            // whole: a batch with damaged records counts only if it was flushed, and then it is none of these.
-            let is_it = |bytes: &AlignedBuf| {
-                Verified::framed(bytes).is_some_and(|batch| batch.is_whole() && batch.checksum() == *checksum)
-            };
-            let (mut found, mut failed) = (false, None);
-            for copy in 0..self.devices.copies(chunk.device).max(1) {
-                match self.devices.read_unverified(chunk.device, copy, offset, &mut bytes) {
-                    Ok(()) => found = is_it(&bytes),
-                    Err(error) => failed = Some(error),
-                }
-                if found {
-                    break;
-                }
-            }
-            if let (false, Some(logged)) = (found, &self.logged)
-                && let Some(there) = logged.with_checksum(&self.devices, *number, *checksum)?
-                && there.len() == bytes.len()
-            {
-                (found, bytes) = (is_it(&there), there);
-            }
-            if !found {
-                let device = self.devices.path_of(chunk.device);
-                let what = format!("batch {number} at byte {offset} of {}", device.display());
-                let detail = "it was there when the log was read, and is there no more";
-                return Err(failed.unwrap_or_else(|| Error::corrupt(what, detail)));
-            }
-            self.devices.write(chunk.device, offset, &bytes, false)?;
-        }
-        Ok(())
     }
 }
 

@@ -9,7 +9,9 @@
 //!   are here, and otherwise as a group on which nothing lies. Its number is never given out again.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use super::mirrors::elapsed_ns;
 use super::moving::{Moved, Obstacle};
 use super::{Maintenance, Pool};
 use crate::dataset::{RoomRequest, count};
@@ -31,6 +33,8 @@ pub struct RemovalStatus {
     pub left_bytes: u64,
     /// Reason why it does not go on at present.
     pub obstacle: Option<Obstacle>,
+    /// Time that its steps have worked so far, in nanoseconds; rests between them are not counted.
+    pub work_ns: u64,
 }
 
 impl Pool {
@@ -169,10 +173,12 @@ impl Pool {
             self.end_removal(group, now)?;
             return Ok(Some(0));
         }
+        let begun = Instant::now();
         match self.move_off(&mut state, group)? {
             Ok(bytes) => {
                 let mut removal = self.removal.lock();
                 removal.moved_bytes += bytes;
+                removal.work_ns += elapsed_ns(begun);
                 removal.obstacle = None;
                 Ok(Some(bytes))
             }

@@ -96,7 +96,8 @@ impl Pool {
         sound
     }
 
-    /// Verifies both copies of each device's label, as [`Pool::verify_placed`] does those of records.
+    /// Verifies both copies of each device's label, as [`Pool::verify_placed`] does those of records. A device may leave
+    /// the pool meanwhile, and its number may be another one's by then.
     pub(super) fn verify_labels(&self, repair: bool, damaged: &mut Damaged<'_>) -> u64 {
         let mut sound = 0;
         for label in &self.labels.written() {
@@ -108,17 +109,43 @@ impl Pool {
                     sound += 1;
                     continue;
                 };
-                let repaired = if repair {
-                    self.repair_label(label, device, offset)
-                } else {
-                    Err(Error::corrupt("label", "its other copy is right"))
-                };
-                damaged((label.device, offset), &error, repaired);
+                match self.repair_if_its_own(label, (error, offset), repair) {
+                    Some(Ok(())) => sound += 1,
+                    Some(Err((error, repaired))) => damaged((label.device, offset), &error, repaired),
+                    None => {}
+                }
             }
         }
         sound
     }
 
+    /// Repairs the copy of a label at a place where `label` was not found, because of this error. Returns what is wrong with
+    /// the copy, and the result of repairing it; `Ok` if the label has changed meanwhile, and the copy is right by now; `None`
+    /// if the device has left the pool.
+    fn repair_if_its_own(
+        &self,
+        label: &Label,
+        (error, offset): (Error, u64),
+        repair: bool,
+    ) -> Option<std::result::Result<(), (Error, Result<()>)>> {
+        self.labels.with_written(label.device, |now, device| {
+            let device = device.of_class(IoClass::Scrub);
+            let error = match now == label {
+                true => error,
+                false => match now.verify_at(device, offset) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                },
+            };
+            let repaired = match repair {
+                true => self.repair_label(now, device, offset),
+                false => Err(Error::corrupt("label", "its other copy is right")),
+            };
+            Err((error, repaired))
+        })
+    }
+
+    /// Writes one copy of a label again, while the label cannot change ([`super::roster::Labels::with_written`]).
     fn repair_label(&self, label: &Label, device: OneDevice<'_>, offset: u64) -> Result<()> {
         self.shared.check_writable()?;
         label.write_at(device, offset)?;

@@ -39,6 +39,8 @@ pub struct RescueReport {
     pub segments: u64,
     /// Number of records that were found of these segments.
     pub records: u64,
+    /// True if the log device is not here, or not all of it can be read, and it may have had what no other device has.
+    pub lacks_log_device: bool,
 }
 
 /// Parts of the segment table that cannot be read.
@@ -152,9 +154,14 @@ impl Missing {
 }
 
 impl RescueReport {
-    /// Returns true if no damage was found.
+    /// Returns true if no damage was found, and nothing was missing.
     pub fn is_clean(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Returns true if no damage was found to what the last checkpoint has, and to what of the log there is.
+    pub(super) fn is_undamaged(&self) -> bool {
+        Self { lacks_log_device: false, ..self.clone() }.is_clean()
     }
 
     /// Returns the findings, in words.
@@ -174,6 +181,11 @@ impl RescueReport {
             told.push(format!(
                 "without these {records} records of {segments} segments were found on the devices"
             ));
+        }
+        if self.lacks_log_device {
+            told.push(
+                "the log device is not here, or cannot be read: the last changes before the crash may be on it alone, although they were acknowledged, and are not to be seen; connect it, and try again".into(),
+            );
         }
         if self.skipped > 0 {
             told.push(format!(

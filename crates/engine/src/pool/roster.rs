@@ -13,6 +13,8 @@
 //! - Y6: a flush that failed leaves what was written before it on the device or not, and reads do not tell. So a copy of a
 //!   label is written only while another one is known to be durable; and the labels and the superblock by which a
 //!   pool is opened are written again, as they are, before anything that follows from them.
+//! - Y7: a copy of a label is repaired only while the label is the device's own ([`Labels::with_written`]). A device that
+//!   leaves loses its label here first, and is erased after that: so no repair gives it back a label.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -145,6 +147,19 @@ impl Labels {
             .filter(|(number, _)| is_written(**number))
             .map(|(_, label)| label.clone())
             .collect()
+    }
+
+    /// Calls `act` with the label of a device that is written, and the device. Meanwhile no label changes, and no device
+    /// joins or leaves the pool. Returns `None` if no such device has this number.
+    pub(super) fn with_written<T>(
+        &self,
+        number: u16,
+        act: impl FnOnce(&Label, OneDevice<'_>) -> T,
+    ) -> Option<T> {
+        let state = self.state.lock();
+        let label = state.labels.get(&number)?;
+        let here = self.devices.device(number).ok().filter(|here| here.state.is_written())?;
+        Some(act(label, here.one()))
     }
 
     /// Returns the table of a group.

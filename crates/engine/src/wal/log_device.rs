@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
 use super::batch::{BatchHeader, MAGIC, Verified};
+use super::replay::read_or_zeros;
 use crate::Result;
 use crate::device::{AlignedBuf, Devices, IoClass};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -133,22 +134,34 @@ pub struct LoggedBatches {
     headers: BTreeMap<(u64, u64), Vec<u64>>,
     /// All batches with lower numbers were flushed, as these tell.
     pub(super) flushed: u64,
+    /// True to take blocks that cannot be read for zeros; and the number of these.
+    is_rescue: bool,
+    unread: u64,
 }
 
 impl LoggedBatches {
-    /// Reads a log device of `size_bytes`, which is a group, for the log with these low bytes of the GUID.
+    /// Reads a log device, which is a group of so many bytes, for the log with these low bytes of the GUID. For a rescue,
+    /// blocks that cannot be read are taken for zeros.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(crate) fn read(devices: &Devices, group: u16, size_bytes: u64, log: u64) -> Result<Self> {
-        let mut all = Self { group, ..Self::default() };
+    pub(crate) fn read(
+        devices: &Devices,
+        (group, size_bytes): (u16, u64),
+        log: u64,
+        is_rescue: bool,
+    ) -> Result<Self> {
+        let mut all = Self { group, is_rescue, ..Self::default() };
         let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
         let mut blank = 0;
         for index in 0..chunks_of(size_bytes) {
             let mut is_blank = true;
             let start = Chunk { device: group, index }.offset();
             for copy in 0..devices.copies(group) {
-                devices.read_unverified(group, copy, start, &mut buf)?;
+                match is_rescue {
+                    true => all.unread += read_or_zeros(devices, (group, copy), start, &mut buf),
+                    false => devices.read_unverified(group, copy, start, &mut buf)?,
+                }
                 is_blank &= !all.note(&buf, (start, copy), log);
             }
             blank = if is_blank { blank + 1 } else { 0 };
@@ -186,14 +199,37 @@ impl LoggedBatches {
         found
     }
 
-    /// Returns the bytes of the batches that carry this number and chain value.
+    /// Returns its group.
+    pub(crate) const fn group(&self) -> u16 {
+        self.group
+    }
+
+    /// Returns the number of blocks that could not be read, of one that is read for a rescue.
+    pub(crate) const fn unread(&self) -> u64 {
+        self.unread
+    }
+
+    /// Returns the batches that carry this number and chain value: for each the device of the group that has it, counted from
+    /// 0, the byte at which it lies there, and its bytes.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(super) fn get(&self, devices: &Devices, number: u64, chain: u64) -> Result<Vec<AlignedBuf>> {
+    pub(super) fn get(
+        &self,
+        devices: &Devices,
+        number: u64,
+        chain: u64,
+    ) -> Result<Vec<((usize, u64), AlignedBuf)>> {
         let mut all = Vec::new();
         for found in self.found.get(&(number, chain)).into_iter().flatten() {
-            all.push(self.bytes_of(devices, found)?);
+            match self.bytes_of(devices, found) {
+                Ok(bytes) => all.push(((found.copy, found.offset), bytes)),
+                // It could be read a moment before. What is not read here is told as the end of the log.
+                Err(error) if self.is_rescue => {
+                    tracing::error!(%error, number, "a batch of the log device cannot be read any more");
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(all)
     }

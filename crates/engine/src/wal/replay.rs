@@ -49,8 +49,9 @@ pub struct BatchView<'a> {
     pub records: Vec<(DirEntry, RecordKind, Option<&'a [u8]>)>,
     /// Its operations.
     pub ops: &'a [u8],
-    /// True if it was found on the log device, and not where it belongs.
-    pub(crate) is_misplaced: bool,
+    /// The place on the log device where it was found, if it was not found where it belongs: the number of the device in
+    /// the group, counted from 0, and the byte.
+    pub(crate) logged_at: Option<(usize, u64)>,
 }
 
 /// The source of a log.
@@ -115,7 +116,7 @@ pub fn replay(
         LogEnd { position: start, replayed_bytes: 0, batches: 0, damaged: 0, damage: None, torn: false };
     let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
     let flushed = source.logged.map_or(0, |logged| logged.flushed).max(source.flushed);
-    let mut log = Replay { source, end, flushed, is_misplaced: false };
+    let mut log = Replay { source, end, flushed, logged_at: None };
     loop {
         log.segment(&mut buf, visit)?;
         // The first batch of the next segment names that segment and the chunk that was promised for it (T3).
@@ -140,8 +141,8 @@ struct Replay<'a> {
     end: LogEnd,
     /// Batches with lower numbers are known to have been flushed.
     flushed: u64,
-    /// True while a batch of the log device is visited.
-    is_misplaced: bool,
+    /// The place of the batch of the log device that is visited.
+    logged_at: Option<(usize, u64)>,
 }
 
 impl Replay<'_> {
@@ -212,13 +213,13 @@ impl Replay<'_> {
     fn logged_batch(&mut self, visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>) -> Result<bool> {
         let Some(logged) = self.source.logged else { return Ok(false) };
         let Position { batch, chain, used, .. } = self.end.position;
-        for bytes in logged.get(self.source.devices, batch, chain)? {
+        for (place, bytes) in logged.get(self.source.devices, batch, chain)? {
             if used as usize + bytes.len() > CHUNK_BYTES as usize {
                 continue;
             }
-            self.is_misplaced = true;
+            self.logged_at = Some(place);
             let visited = self.batch(&bytes, false, visit);
-            self.is_misplaced = false;
+            self.logged_at = None;
             if visited? {
                 return Ok(true);
             }
@@ -285,7 +286,7 @@ impl Replay<'_> {
             flushed: self.flushed,
             records,
             ops: batch.ops(),
-            is_misplaced: self.is_misplaced,
+            logged_at: self.logged_at,
         })?;
         Ok(true)
     }
@@ -386,16 +387,21 @@ impl Replay<'_> {
 }
 
 /// Fills `place`, which is whole blocks, from byte `offset` of a group on, as a device of it has them (`copy`, counted
-/// from 0). Blocks that cannot be read become zeros.
-pub(crate) fn read_or_zeros(devices: &Devices, device: (u16, usize), offset: u64, place: &mut [u8]) {
+/// from 0). Blocks that cannot be read become zeros. Returns the number of these.
+pub(crate) fn read_or_zeros(devices: &Devices, device: (u16, usize), offset: u64, place: &mut [u8]) -> u64 {
+    let mut unread = 0;
     for (at, place) in (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES)) {
         if read_at(devices, device, at, place).is_ok() {
             continue;
         }
         for (at, block) in (at..).step_by(BLOCK_BYTES).zip(place.chunks_exact_mut(BLOCK_BYTES)) {
-            read_at(devices, device, at, block).unwrap_or_else(|_| block.fill(0));
+            if read_at(devices, device, at, block).is_err() {
+                block.fill(0);
+                unread += 1;
+            }
         }
     }
+    unread
 }
 
 /// Fills `place`, which is whole blocks, from byte `offset` of a group on, as a device of it has them.

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
-use pagefold_engine::pool::{CreateOptions, DeviceState, Guid, OpenOptions, Pool, create_groups_on};
+use pagefold_engine::pool::{
+    CreateOptions, DeviceState, Guid, OpenOptions, Pool, create_groups_on, create_with_log_on,
+};
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const PAGE: u32 = 8192;
@@ -51,6 +53,28 @@ pub(crate) fn fresh_from(first: u64, groups: usize, members: usize) -> Sims {
     let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
     create_groups_on("tank", &layout, &options).unwrap();
     sims
+}
+
+/// Seed of the first device of a log device.
+pub(crate) const LOG: u64 = 900;
+
+/// Makes a pool of so many devices, each by itself, and a log device, or a mirror of several, behind them.
+pub(crate) fn fresh_with_log(devices: u64, logs: u64) -> Sims {
+    fresh_mirrors_with_log(devices, 1, logs)
+}
+
+/// The same, with mirrors of so many devices.
+pub(crate) fn fresh_mirrors_with_log(mirrors: u64, members: u64, logs: u64) -> Sims {
+    let (data, log) = (sims(0..mirrors * members), sims(LOG..LOG + logs));
+    let layout: Vec<_> = data.chunks(members as usize).map(handles).collect();
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
+    create_with_log_on("tank", &layout, &handles(&log), &options).unwrap();
+    data.into_iter().chain(log).collect()
+}
+
+/// The devices after the power failed: all that was not flushed is lost.
+pub(crate) fn without_unflushed(all: &[Arc<SimDevice>]) -> Sims {
+    all.iter().map(|sim| Arc::new(sim.crash(&mut |_| 0))).collect()
 }
 
 /// All devices after the power has failed: with everything that was written, or, with a seed, with what chance leaves.

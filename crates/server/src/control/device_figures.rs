@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// One device of a pool.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceFigures {
     /// Its number; a device that is missing is named by it.
     #[serde(default)]
@@ -41,6 +41,15 @@ pub struct DeviceFigures {
     /// True if the device takes discards; `None`: that is not known.
     #[serde(default)]
     pub discards: Option<bool>,
+}
+
+/// How fast a device gave what was read of it in large pieces since the pool was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadSpeed {
+    /// Number of the device.
+    pub device: u16,
+    /// Bytes per second, on average.
+    pub bytes_per_s: u64,
 }
 
 /// A spare of a pool.

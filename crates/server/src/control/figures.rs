@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::device_figures::{DeviceErrors, DeviceFigures, LogDeviceFigures, SpareFigures};
+use super::device_figures::{DeviceErrors, DeviceFigures, LogDeviceFigures, ReadSpeed, SpareFigures};
+use super::pace::WorkPace;
 
 /// Sums of pages that were coded again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,6 +198,9 @@ pub struct FillFigures {
     pub done_bytes: u64,
     /// Bytes that are left.
     pub left_bytes: u64,
+    /// How fast it is, and the time that it takes.
+    #[serde(flatten)]
+    pub pace: WorkPace,
 }
 
 /// State of the last removal of a group of devices, since the pool was opened.
@@ -212,6 +216,9 @@ pub struct RemovalFigures {
     pub moved_bytes: u64,
     /// Bytes of it that are in use.
     pub left_bytes: u64,
+    /// How fast it is, and the time that it takes.
+    #[serde(flatten)]
+    pub pace: WorkPace,
     /// Reason why it does not go on at present.
     #[serde(default)]
     pub obstacle: Option<String>,
@@ -239,10 +246,9 @@ pub struct BalanceFigures {
     pub moved_bytes: u64,
     /// Bytes of chunks that lie on groups beyond their parts; after its end, those that could not be moved.
     pub left_bytes: u64,
-    /// Bytes that were moved per second, on average; 0 if that is not known yet.
-    pub bytes_per_s: u64,
-    /// Seconds that it takes at most at this speed, if that is known.
-    pub left_s: Option<u64>,
+    /// How fast it is, and the time that it takes.
+    #[serde(flatten)]
+    pub pace: WorkPace,
     /// Reason why it does not go on at present.
     #[serde(default)]
     pub obstacle: Option<String>,
@@ -522,6 +528,9 @@ pub struct PoolFigures {
     pub mounts: Vec<MountFigures>,
     /// Devices.
     pub devices: Vec<DeviceFigures>,
+    /// How fast devices are read, of those of which that is known.
+    #[serde(default)]
+    pub read_speeds: Vec<ReadSpeed>,
     /// Spares.
     #[serde(default)]
     pub spares: Vec<SpareFigures>,

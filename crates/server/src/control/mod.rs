@@ -12,6 +12,7 @@ mod device_figures;
 mod figures;
 mod frame;
 mod model;
+mod pace;
 mod pieces;
 mod server;
 
@@ -24,7 +25,7 @@ pub use datasets::{
     Transferred,
 };
 pub(crate) use descriptor::receive_descriptor;
-pub use device_figures::{DeviceErrors, DeviceFigures, LogDeviceFigures, SpareFigures};
+pub use device_figures::{DeviceErrors, DeviceFigures, LogDeviceFigures, ReadSpeed, SpareFigures};
 pub use figures::{
     BalanceFigures, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, ErrorFigures, Event,
     FileSurvey, FileUsage, FillFigures, ForecastFigures, KindShare, MemoryFigures, ModelFigures,
@@ -33,6 +34,7 @@ pub use figures::{
 };
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{DeviceChange, DevicePlace, FileRewrite, Reply, Request, UnmountMode};
+pub use pace::{WorkPace, per_second, seconds};
 pub use pieces::{PieceReader, PieceWriter};
 pub(crate) use server::{Handler, Listener, lock_name};
 

@@ -39,6 +39,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
             size: args.size.clone(),
             force: args.force,
             no_trim: false,
+            dry_run: false,
         })?;
     }
     let mut failures = Failures::new();

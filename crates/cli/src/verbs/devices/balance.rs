@@ -7,6 +7,7 @@ use pagefold_server::failure::{Failure, Result};
 use pagefold_server::units;
 
 use super::removal::named;
+use super::time::{Work, pace_text, time_text};
 use super::{Asked, POLL, status};
 use crate::args::Balance;
 use crate::progress::Progress;
@@ -35,6 +36,8 @@ impl Asked {
             let (from, onto) = (named(figures, *from), named(figures, *onto));
             println!("up to {} would move from {from} to {onto}", units::size(*bytes));
         }
+        let bytes = moves.iter().map(|shift| shift.bytes).sum();
+        println!("{}", time_text(figures, Work::Moving, moves.first().map_or(0, |shift| shift.from), bytes));
         let percent = units::percent(figures.allocated_bytes, figures.size_bytes);
         println!("each device of {} would be about {percent} full; nothing was changed", figures.name);
     }
@@ -87,16 +90,11 @@ pub(in crate::verbs) fn balance_text(balance: &BalanceFigures, exact: bool) -> S
         0 => String::new(),
         started => format!("since {}, ", units::utc(started)),
     };
-    let speed = match balance.bytes_per_s {
-        0 => String::new(),
-        speed => format!(", {}/s", size(speed)),
-    };
-    let time = match balance.left_s {
-        Some(left) if exact => format!(", {left} s to go"),
-        Some(left) => format!(", {} to go", units::age(left)),
-        None => String::new(),
-    };
     let waits =
         balance.obstacle.as_ref().map(|obstacle| format!("; it waits: {obstacle}")).unwrap_or_default();
-    format!("{since}{moved} moved, {} left{speed}{time}{waits}", size(balance.left_bytes))
+    format!(
+        "{since}{moved} moved, {} left{}{waits}",
+        size(balance.left_bytes),
+        pace_text(&balance.pace, exact)
+    )
 }

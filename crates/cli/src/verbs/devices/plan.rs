@@ -8,6 +8,7 @@ use pagefold_server::raw::shown;
 use pagefold_server::{registry, units};
 
 use super::removal::{device_name as named, mirror_name, of_group};
+use super::time::{Work, time_text};
 use super::{Asked, size_of_new};
 use crate::args::GivenDevice;
 
@@ -19,8 +20,10 @@ impl Asked {
         new: &Path,
         given: &GivenDevice,
     ) -> Result<()> {
-        let (new, copied) = self.plan_new(new, given, DevicePlace::Beside(beside.number))?;
-        println!("{new} would be a mirror of {}, and {copied}", named(beside));
+        let (new, bytes) = self.plan_new(new, given, DevicePlace::Beside(beside.number))?;
+        let copied = units::size(bytes);
+        println!("{new} would be a mirror of {}, and get {copied} in the background", named(beside));
+        self.print_time(beside.group, bytes);
         self.print_rest(beside, &self.others(beside, Some(new), true));
         Ok(())
     }
@@ -32,8 +35,10 @@ impl Asked {
         new: &Path,
         given: &GivenDevice,
     ) -> Result<()> {
-        let (new, copied) = self.plan_new(new, given, DevicePlace::InPlaceOf(old.number))?;
-        println!("{new} would take the place of {}, and {copied}", named(old));
+        let (new, bytes) = self.plan_new(new, given, DevicePlace::InPlaceOf(old.number))?;
+        let copied = units::size(bytes);
+        println!("{new} would take the place of {}, and get {copied} in the background", named(old));
+        self.print_time(old.group, bytes);
         if is_whole(old) {
             println!("{} would stay until then", named(old));
         }
@@ -45,8 +50,8 @@ impl Asked {
     pub(super) fn plan_detach(&mut self, device: &DeviceFigures, goes_back: bool) -> Result<()> {
         self.plan(DeviceChange::Detach(device.number))?;
         match goes_back {
-            true => println!("{} would go back to the spares", named(device)),
-            false => println!("{} would leave the pool, and hold none then", named(device)),
+            true => println!("{} would go back to the spares at once", named(device)),
+            false => println!("{} would leave the pool at once, and hold none then", named(device)),
         }
         self.print_rest(device, &self.others(device, None, false));
         Ok(())
@@ -56,7 +61,7 @@ impl Asked {
     pub(super) fn plan_offline(&mut self, device: &DeviceFigures) -> Result<()> {
         self.plan(DeviceChange::Offline(device.number))?;
         println!(
-            "{} would not be used until it is online again; then it gets what was written meanwhile",
+            "{} would not be used from now on until it is online again; then it gets what was written meanwhile",
             named(device)
         );
         self.print_rest(device, &self.others(device, None, false));
@@ -80,21 +85,28 @@ impl Asked {
             units::size(missed),
             units::size(device.allocated_bytes)
         );
+        self.print_time(device.group, missed);
         self.print_rest(device, &self.others(device, None, true));
         Ok(())
     }
 
-    /// Returns the path of a new device, and what would be copied to it, as the rest of a sentence.
-    fn plan_new(&mut self, new: &Path, given: &GivenDevice, place: DevicePlace) -> Result<(String, String)> {
-        let (missing, size) = self.check_given(new, given)?;
+    fn print_time(&self, group: u16, bytes: u64) {
+        println!("{}", time_text(&self.figures, Work::Filling, group, bytes));
+    }
+
+    /// Returns the path of a new device, and the number of bytes that would be copied to it. Tells what it holds that would be
+    /// lost.
+    fn plan_new(&mut self, new: &Path, given: &GivenDevice, place: DevicePlace) -> Result<(String, u64)> {
+        let (seen, size) = self.check_given(new, given)?;
         let size_bytes = size_of_new(new, size)?;
-        let path = match missing.is_empty() {
+        let path = match seen.missing.is_empty() {
             true => registry::absolute(new)?,
             false => std::path::absolute(new).context(|| format!("cannot resolve {}", shown(new)))?,
         };
         let name = shown(&path);
         let bytes = self.plan(DeviceChange::Give { place, path, size_bytes })?;
-        Ok((name, format!("get {} in the background", units::size(bytes))))
+        seen.lost_texts().for_each(|text| println!("{text}"));
+        Ok((name, bytes))
     }
 
     fn plan(&mut self, change: DeviceChange) -> Result<u64> {

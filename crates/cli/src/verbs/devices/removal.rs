@@ -9,6 +9,7 @@ use pagefold_server::failure::{Failure, Result};
 use pagefold_server::raw::{self, shown};
 use pagefold_server::units;
 
+use super::time::{Work, pace_text, time_text};
 use super::{Asked, POLL, group_sizes, status};
 use crate::args::Remove;
 use crate::progress::Progress;
@@ -40,7 +41,10 @@ pub fn remove(args: &Remove) -> Result<()> {
                 named(&asked.figures, group)
             );
             if groups.is_empty() {
-                println!("{} would be as large as before; nothing was changed", asked.figures.name);
+                println!(
+                    "{} would be as large as before; it would take a moment; nothing was changed",
+                    asked.figures.name
+                );
             }
         }
         return if groups.is_empty() { Ok(()) } else { asked.print_removal(&groups) };
@@ -159,6 +163,7 @@ impl Asked {
             let moved =
                 of_group(figures, *group).map(|device| device.allocated_bytes).max().unwrap_or_default();
             println!("up to {} would move off {}", units::size(moved), named(figures, *group));
+            println!("{}", time_text(figures, Work::Moving, *group, moved));
         }
         println!(
             "{name} would have room for {}, and has room for {} now; {} are used or reserved; nothing was changed",
@@ -214,5 +219,5 @@ pub(in crate::verbs) fn removal_text(removal: &RemovalFigures, pool: &PoolFigure
         removal.obstacle.as_ref().map(|obstacle| format!("; it waits: {obstacle}")).unwrap_or_default();
     let (name, moved, left) =
         (named(pool, removal.group), size(removal.moved_bytes), size(removal.left_bytes));
-    format!("{name} leaves{since}, {moved} moved, {left} left{waits}")
+    format!("{name} leaves{since}, {moved} moved, {left} left{}{waits}", pace_text(&removal.pace, exact))
 }

@@ -63,6 +63,9 @@ impl Asked {
         if !alone.is_empty() {
             println!("{} would have no mirror: what lies on one device would be lost with it", list(&alone));
         }
-        println!("{} would be as large as before; nothing was changed", figures.name);
+        println!(
+            "{} would be as large as before; nothing is to be copied: it would take a moment; nothing was changed",
+            figures.name
+        );
     }
 }

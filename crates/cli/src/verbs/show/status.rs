@@ -300,17 +300,31 @@ fn print_server(pool: &PoolFigures, show: Numbers) {
     line("waiting", &format!("{} accepted and not yet durable", show.size(pool.dirty_bytes)));
 }
 
-/// Prints a table of a pool's devices; mirrors stand below each other. The log device and spares have headings.
+/// Prints the devices that a pool would have, as `status` shows those that a pool has.
+pub(in crate::verbs) fn print_layout(pool: &PoolFigures) {
+    let columns = COLUMNS.get(..ERRORS_FROM).unwrap_or_default();
+    print_table(pool, |bytes| units::size(bytes), columns);
+}
+
+/// Columns of the table of devices, and the number of those before counts of errors.
+const COLUMNS: [(&str, Align); 6] = [
+    ("DEVICE", Align::Left),
+    ("STATE", Align::Left),
+    ("SIZE", Align::Right),
+    ("READ", Align::Right),
+    ("WRITE", Align::Right),
+    ("CKSUM", Align::Right),
+];
+const ERRORS_FROM: usize = 3;
+
 fn print_devices(pool: &PoolFigures, show: Numbers) {
-    let mut devices = Table::new(&[
-        ("DEVICE", Align::Left),
-        ("STATE", Align::Left),
-        ("SIZE", Align::Right),
-        ("READ", Align::Right),
-        ("WRITE", Align::Right),
-        ("CKSUM", Align::Right),
-    ]);
-    let empty = |from: usize| std::iter::repeat_n(String::new(), 6 - from);
+    print_table(pool, |bytes| show.size(bytes), &COLUMNS);
+}
+
+/// Prints a table of a pool's devices; mirrors stand below each other. The log device and spares have headings.
+fn print_table(pool: &PoolFigures, size: impl Fn(u64) -> String, columns: &[(&'static str, Align)]) {
+    let mut devices = Table::new(columns);
+    let empty = |from: usize| std::iter::repeat_n(String::new(), columns.len() - from);
     let heading = |name: String| std::iter::once(name).chain(empty(1)).collect();
     let by_group = || pool.devices.chunk_by(|a, b| a.group == b.group);
     let is_log = |group: &&[DeviceFigures]| group.iter().any(|device| device.log);
@@ -326,14 +340,16 @@ fn print_devices(pool: &PoolFigures, show: Numbers) {
                 false => raw::text(&device.path),
             };
             let leaves = if device.leaves || device.removing { ", leaves" } else { "" };
-            devices.row(vec![
+            let mut row = vec![
                 format!("{indent}{below}{path}"),
                 format!("{}{leaves}{}", device.state, spares::note(pool, device.number)),
-                show.size(device.size_bytes),
+                size(device.size_bytes),
                 device.errors.read_errors.to_string(),
                 device.errors.write_errors.to_string(),
                 device.errors.checksum_errors.to_string(),
-            ]);
+            ];
+            row.truncate(columns.len());
+            devices.row(row);
         }
     };
     by_group().filter(|group| !is_log(group)).for_each(|group| add(&mut devices, group, ""));
@@ -346,8 +362,8 @@ fn print_devices(pool: &PoolFigures, show: Numbers) {
     }
     for spare in &pool.spares {
         let (name, state) = spares::row(pool, spare);
-        let size = show.size(spare.size_bytes);
-        devices.row([format!("  {name}"), state, size].into_iter().chain(empty(3)).collect());
+        let row = [format!("  {name}"), state, size(spare.size_bytes)];
+        devices.row(row.into_iter().chain(empty(ERRORS_FROM)).collect());
     }
     println!();
     for row in devices.render(false).lines() {
