@@ -3,6 +3,7 @@
 
 mod mirrored;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mirrored::*;
@@ -543,6 +544,34 @@ fn a_device_that_fails_while_the_pool_is_opened_does_not_spoil_the_other() {
 }
 
 /// Found by killing servers: the mirror's label told of a new device that had no label yet, and so was missing.
+#[test]
+fn a_device_that_is_detached_is_a_member_or_none_whenever_the_power_fails() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..10, 1);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // What others make durable meanwhile tells of every device that was left out.
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                write(&pool, 0..1, 1);
+            }
+        });
+        let mut seen = Vec::new();
+        for _ in 0..20 {
+            let mirror = pool.device_status().last().unwrap().number;
+            let moments = Moments::of(&sims, 1);
+            pool.detach(mirror).unwrap();
+            seen.extend(moments.end().iter().map(|moment| states(&open(moment))));
+            pool.attach(0, Arc::clone(&sims[1]) as Arc<dyn Device>, false).unwrap();
+            fill(&pool);
+        }
+        ends.store(true, Ordering::Relaxed);
+        assert!(seen.len() > 20);
+        assert!(!seen.iter().any(|states| states.contains(&Offline)), "{seen:?}");
+    });
+}
+
 #[test]
 fn a_device_that_is_attached_is_found_whenever_the_power_fails() {
     for replace in [false, true] {

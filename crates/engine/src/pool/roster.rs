@@ -514,26 +514,35 @@ impl Labels {
         }
     }
 
-    /// Removes a device that is not written any more from its group, and makes it hold no pool. If it took the place of
-    /// another one, that one stays.
+    /// Removes a device from its group, and erases its label. If it took the place of another one, that one stays. If it
+    /// was written until now, no label ever tells that it was
+    /// left out: after a crash it is a member, or is none. Returns false, and changes nothing, if it is the last one that
+    /// is whole.
     ///
     /// # Errors
-    /// Errors of the others' labels; then it is still a member.
-    pub(super) fn remove(&self, group: u16, number: u16) -> Result<()> {
-        if let Some(device) = self.take_out(group, number)? {
+    /// If the others' labels cannot be written. Then it is a member that was taken offline.
+    pub(super) fn remove(&self, group: u16, number: u16) -> Result<bool> {
+        let Some(left) = self.take_out(group, number)? else { return Ok(false) };
+        if let Some(device) = left {
             erase_what_left(device.as_ref());
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Does the same as [`Labels::remove`], but leaves the device its label. Returns the device, if it is here.
+    /// Does the same as [`Labels::remove`], but leaves the device its label. Returns the device, if it is here; `None` if it is
+    /// the last one that is whole.
     ///
     /// # Errors
     /// As of [`Labels::remove`].
-    pub(super) fn take_out(&self, group: u16, number: u16) -> Result<Option<Arc<dyn Device>>> {
+    pub(super) fn take_out(&self, group: u16, number: u16) -> Result<Option<Option<Arc<dyn Device>>>> {
         let (label, table) = {
             let mut state = self.state.lock();
-            let Some(table) = state.tables.get_mut(usize::from(group)) else { return Ok(None) };
+            let Some(table) = state.tables.get_mut(usize::from(group)) else { return Ok(Some(None)) };
+            // Nobody writes labels between the two steps.
+            let is_written = self.devices.state(number).is_some_and(|(_, state)| state.is_written());
+            if is_written && !self.devices.take_offline(number) {
+                return Ok(None);
+            }
             let before = table.clone();
             table.remove(number);
             (state.labels.remove(&number), before)
@@ -546,7 +555,7 @@ impl Labels {
             state.labels.extend(label.map(|label| (number, label)));
             return Err(error);
         }
-        Ok(self.devices.remove(number))
+        Ok(Some(self.devices.remove(number)))
     }
 
     fn forget(&self, group: u16, number: u16) {

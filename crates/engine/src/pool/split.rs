@@ -248,7 +248,8 @@ impl Pool {
             drop(here);
             // One that is not here has its new label, or gets it when the pool is opened with it.
             if let Some(table) = member {
-                device = self.labels.take_out(table.group, id.number)?;
+                // It is not written any more.
+                device = self.labels.take_out(table.group, id.number)?.flatten();
             }
             half.extend(device);
         }

@@ -211,11 +211,7 @@ impl Pool {
     fn give_back(&self, spare: &Spare, member: Option<(u16, MemberEntry)>, failed: bool) -> Result<bool> {
         let (record, mut device) = (&spare.record, spare.device.clone());
         if let Some((group, MemberEntry { number, .. })) = member {
-            let is_written = self.shared.devices.state(number).is_some_and(|(_, state)| state.is_written());
-            if is_written && !self.shared.devices.take_offline(number) {
-                return Ok(false);
-            }
-            let taken = self.labels.take_out(group, number)?;
+            let Some(taken) = self.labels.take_out(group, number)? else { return Ok(false) };
             device = device.or(taken);
         }
         self.hold_spare(record.id, device.clone());
@@ -364,10 +360,7 @@ impl Pool {
                 false => Err(self.last_one(number)),
             };
         }
-        let (group, state) = self.state_of(number)?;
-        if state.is_written() && !self.shared.devices.take_offline(number) {
-            return Err(self.last_one(number));
-        }
+        let (group, _) = self.state_of(number)?;
         let spare =
             entry.and_then(|(_, entry)| standing().find(|(_, stands)| stands.device == DeviceId::of(entry)));
         if let Some((spare, _)) = spare.filter(|_| wanted) {
@@ -375,7 +368,9 @@ impl Pool {
             tracing::info!(device = %spare.record.path.display(), "a spare is a device of the pool for good");
         }
         let path = self.shared.devices.device_path(number);
-        self.labels.remove(group, number)?;
+        if !self.labels.remove(group, number)? {
+            return Err(self.last_one(number));
+        }
         self.tell_of_leave(&path);
         Ok(())
     }
