@@ -10,6 +10,8 @@ pub mod figures;
 pub mod frame;
 #[path = "../../../crates/server/src/control/model.rs"]
 pub mod model;
+#[path = "../../../crates/server/src/control/pace.rs"]
+pub mod pace;
 
 use model::{Reply, Request, UnmountMode};
 
