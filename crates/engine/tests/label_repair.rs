@@ -12,7 +12,7 @@ use pagefold_engine::Result;
 use pagefold_engine::device::{AlignedBuf, Device, DeviceStats, OneDevice, SimDevice};
 use pagefold_engine::pool::{Label, Pool};
 
-/// What is to happen between a look at the labels of a pool and the next read of one.
+/// An act that comes between a look at the labels of a pool and the next read of one.
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
 /// A device of which the next read of its first label is answered when something else has happened.

@@ -251,6 +251,22 @@ fn one_half_of_a_mirrored_log_device_suffices() {
     has(&open(&without_unflushed(&all)), 0..10, 2);
 }
 
+/// Many batches may carry the number and the chain of the one with which the log goes on, since all of a log device may be of
+/// somebody who means harm: they are read one by one, until one counts.
+#[test]
+fn a_batch_that_both_halves_of_a_log_device_have_is_read_once() {
+    let all = fresh_with_log(1, 2);
+    let pool = open(&all);
+    for version in 0..20 {
+        write(&pool, 0..40, version);
+    }
+    let after = without_unflushed(&all);
+    let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::for_rescue() };
+    drop(Pool::open_on(handles(&after), &options).unwrap());
+    let read = [1, 2].map(|at: usize| after[at].stats().counts().read_bytes);
+    assert!(read[0] > read[1] + 20 * 40 * u64::from(PAGE), "{read:?}");
+}
+
 #[test]
 fn a_mirror_of_the_log_device_is_whole_when_it_was_filled() {
     let all = fresh_with_log(1, 1);

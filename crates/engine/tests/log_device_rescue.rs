@@ -69,7 +69,7 @@ fn a_rescue_and_a_check_read_what_only_the_log_device_has() {
         has(&pool, 0..40, 2);
         drop(pool);
         assert_eq!(bytes(&after), before, "something was written");
-        // What an opening gives that writes is the same.
+        // An opening that writes gives the same.
         let pool = open(&after);
         assert_eq!(pool.replayed(), replayed);
         has(&pool, 0..40, 2);

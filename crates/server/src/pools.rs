@@ -131,7 +131,7 @@ pub fn create(
     let guid = Guid(random()?);
     let created = units::now();
     if force && !properties.is_empty() {
-        // What is refused is refused before the pool now on the devices is lost.
+        // Properties that cannot be are refused before the pool now on the devices is lost.
         rehearse(name, layout, properties, &|path| bytes_of(name, path, OpenMode::Unlocked))?;
     }
     let Layout { groups, spares, log } = layout;

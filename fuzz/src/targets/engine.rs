@@ -24,19 +24,19 @@ use pagefold_sim::random::Random;
 
 /// Bytes of a sector of a superblock.
 const SECTOR_BYTES: usize = 512;
-const POOL: Guid = Guid(*b"hostile-bytes-16");
+pub(super) const POOL: Guid = Guid(*b"hostile-bytes-16");
 /// Size in bytes of the device that targets read from.
 const DEVICE_BYTES: u64 = 256 << 20;
 
 /// A device that holds some bytes at one place, and zeros elsewhere.
-struct Bytes {
+pub(super) struct Bytes {
     at: u64,
     bytes: Vec<u8>,
     stats: DeviceStats,
 }
 
 impl Bytes {
-    fn new(at: u64, bytes: Vec<u8>) -> Self {
+    pub(super) fn new(at: u64, bytes: Vec<u8>) -> Self {
         Self { at, bytes, stats: DeviceStats::default() }
     }
 }
@@ -56,9 +56,9 @@ impl Device for Bytes {
         buf.fill(0);
         let (skip, ahead) = (offset.saturating_sub(self.at), self.at.saturating_sub(offset));
         let from = self.bytes.get(skip as usize..).unwrap_or_default();
-        for (to, byte) in buf.iter_mut().skip(ahead as usize).zip(from) {
-            *to = *byte;
-        }
+        let to = buf.get_mut(ahead as usize..).unwrap_or_default();
+        let len = to.len().min(from.len());
+        to[..len].copy_from_slice(&from[..len]);
         Ok(())
     }
     fn write(&self, _: u64, _: &AlignedBuf, _: bool) -> Result<()> {
@@ -217,41 +217,52 @@ pub(super) fn replay_seeds() -> Vec<Vec<u8>> {
 pub(super) fn replay(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(bytes, "position");
     let Ok(start) = Position::decode(&mut reader) else { return false };
-    let rest = reader.remaining();
-    let mut log = bytes[bytes.len() - rest..].to_vec();
+    let mut log = bytes[bytes.len() - reader.remaining()..].to_vec();
     let mut device = Vec::new();
     let mut at = start;
-    // Everything that an enemy could make right is made right.
-    while log.len() >= stored::HEADER_BYTES {
-        log[..4].copy_from_slice(&stored::MAGIC);
-        log[4..8].copy_from_slice(&at.slots.to_le_bytes());
-        log[24..32].copy_from_slice(&at.chain.to_le_bytes());
-        log[32..40].copy_from_slice(&at.batch.to_le_bytes());
-        log[40..48].copy_from_slice(&POOL.low().to_le_bytes());
-        log[48..56].copy_from_slice(&at.segment.to_le_bytes());
-        log[84..88].copy_from_slice(&at.next.index.to_le_bytes());
-        log[88..90].copy_from_slice(&at.next.device.to_le_bytes());
-        let Some(len) = set_checksums_of_batch(&mut log) else { break };
-        let mut batch = log[..len].to_vec();
-        log.drain(..len);
-        at.chain = u64::from_le_bytes(batch[8..16].try_into().unwrap_or_default());
-        at.slots = at.slots.wrapping_add(u32::from_le_bytes(batch[72..76].try_into().unwrap_or_default()));
-        at.batch = at.batch.wrapping_add(1);
-        batch.resize(batch.len().next_multiple_of(BLOCK_BYTES), 0);
+    while let Some(batch) = next_batch(&mut log, &mut at) {
         device.extend(batch);
     }
     let place = start.chunk.offset().saturating_add(u64::from(start.used));
     let devices = Devices::all(vec![Arc::new(Bytes::new(place, device)) as Arc<dyn Device>]);
+    replayed(&devices, start, bytes.len().is_multiple_of(2), None)
+}
+
+/// Takes the batch at the start of `log` as one that continues the log at a position, which moves behind it: everything that
+/// an enemy could make right is made right.
+pub(super) fn next_batch(log: &mut Vec<u8>, at: &mut Position) -> Option<Vec<u8>> {
+    if log.len() < stored::HEADER_BYTES {
+        return None;
+    }
+    log[..4].copy_from_slice(&stored::MAGIC);
+    log[4..8].copy_from_slice(&at.slots.to_le_bytes());
+    log[24..32].copy_from_slice(&at.chain.to_le_bytes());
+    log[32..40].copy_from_slice(&at.batch.to_le_bytes());
+    log[40..48].copy_from_slice(&POOL.low().to_le_bytes());
+    log[48..56].copy_from_slice(&at.segment.to_le_bytes());
+    log[84..88].copy_from_slice(&at.next.index.to_le_bytes());
+    log[88..90].copy_from_slice(&at.next.device.to_le_bytes());
+    let len = set_checksums_of_batch(log)?;
+    let mut batch = log[..len].to_vec();
+    log.drain(..len);
+    at.chain = u64::from_le_bytes(batch[8..16].try_into().unwrap_or_default());
+    at.slots = at.slots.wrapping_add(u32::from_le_bytes(batch[72..76].try_into().unwrap_or_default()));
+    at.batch = at.batch.wrapping_add(1);
+    batch.resize(batch.len().next_multiple_of(BLOCK_BYTES), 0);
+    Some(batch)
+}
+
+/// Replays a log from a position on. Returns true if it has batches.
+pub(super) fn replayed(
+    devices: &Devices,
+    start: Position,
+    accept_loss: bool,
+    logged: Option<&wal::LoggedBatches>,
+) -> bool {
     let chunks = Chunks::new(&[DEVICE_BYTES]);
     let mut batches = 0;
-    let source = wal::LogSource {
-        pool: POOL.low(),
-        devices: &devices,
-        chunks: &chunks,
-        flushed: start.batch,
-        accept_loss: bytes.len().is_multiple_of(2),
-        logged: None,
-    };
+    let (pool, flushed) = (POOL.low(), if logged.is_some() { 0 } else { start.batch });
+    let source = wal::LogSource { pool, devices, chunks: &chunks, flushed, accept_loss, logged };
     let ended = wal::replay(source, start, &mut |view| {
         batches += 1;
         assert!(view.segment < 1 << 40 && u64::from(view.end) <= CHUNK_BYTES + BLOCK_BYTES as u64);

@@ -9,6 +9,7 @@ mod doubles;
 mod engine;
 mod fs;
 mod fuse;
+mod log_device;
 mod logs;
 mod sqlite;
 mod stream;
@@ -22,6 +23,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "root", run: engine::root, seeds: engine::root_seeds },
     Target { name: "batch", run: engine::batch, seeds: engine::batch_seeds },
     Target { name: "replay", run: engine::replay, seeds: engine::replay_seeds },
+    Target { name: "log-device", run: log_device::replay, seeds: log_device::seeds },
     Target { name: "redo", run: engine::redo, seeds: engine::redo_seeds },
     Target { name: "node", run: engine::node, seeds: engine::node_seeds },
     Target { name: "space-history", run: engine::space_history, seeds: engine::space_history_seeds },

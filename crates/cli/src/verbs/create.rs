@@ -175,7 +175,7 @@ pub(super) fn file_bytes(given: Option<&str>) -> Result<Option<u64>> {
 pub(super) struct Seen {
     /// Those that do not exist, and are to be made.
     pub(super) missing: Vec<PathBuf>,
-    /// What would be lost: devices, and what each of them holds.
+    /// Those that hold something which would be lost, and that.
     pub(super) lost: Vec<(PathBuf, String)>,
 }
 

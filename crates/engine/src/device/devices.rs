@@ -20,7 +20,7 @@ use super::lane::Lane;
 use super::member::{GroupMember, MemberState};
 use super::missing::NoDevice;
 use super::queue::PIECE_BYTES;
-use super::redirected::{Redirection, Source, Sources};
+use super::redirected::{OtherPlace, OtherPlaces, Redirection};
 use super::{AlignedBuf, Device, OneDevice, PlannedRead, ReadFrom, Span};
 use crate::ranges::Ranges;
 use crate::{Error, Result};
@@ -357,11 +357,11 @@ impl Devices {
     /// Has ranges of groups read from other places from now on, for a pool that is only read. What is read from a place that
     /// no device has is read where it was.
     pub(crate) fn redirect(&self, all: &[Redirection]) {
-        let mut of_groups: BTreeMap<u16, Sources> = BTreeMap::new();
+        let mut of_groups: BTreeMap<u16, OtherPlaces> = BTreeMap::new();
         for Redirection { place: (group, start), len_bytes, from: (from, copy, offset) } in all {
             let members = self.groups.get(usize::from(*from)).map(Group::members).unwrap_or_default();
             let device = members.iter().filter_map(|member| member.readable()).nth(*copy).cloned();
-            let source = device.map(|device| Source { len_bytes: *len_bytes, device, offset: *offset });
+            let source = device.map(|device| OtherPlace { len_bytes: *len_bytes, device, offset: *offset });
             of_groups.entry(*group).or_default().extend(source.map(|source| (*start, source)));
         }
         for (group, sources) in of_groups {

@@ -19,7 +19,7 @@ use super::class::IoClass;
 use super::lane::Lane;
 use super::latency::wait;
 use super::member::{GroupMember, MemberState, ReadUnderWay};
-use super::redirected::{Redirected, Sources};
+use super::redirected::{OtherPlaces, Redirected};
 use super::writes::{Writes, regions};
 use super::{AlignedBuf, Device, REGION_BYTES};
 use crate::limits::BLOCK_BYTES;
@@ -333,7 +333,7 @@ impl Group {
     }
 
     /// Has these ranges read from elsewhere, of all members that are here.
-    pub(super) fn redirect(&self, sources: &Arc<Sources>) {
+    pub(super) fn redirect(&self, sources: &Arc<OtherPlaces>) {
         for member in self.members.write().iter_mut() {
             if let Some(device) = member.device() {
                 let redirected = Redirected::new(Arc::clone(device), Arc::clone(sources));

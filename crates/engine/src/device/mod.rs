@@ -20,6 +20,7 @@
 //! flush      the same on several devices at once
 //! file       regular files and block devices, opened with O_DIRECT and locked (`FileDevice`)
 //! sim        a device in memory that tears, loses and reorders what was not flushed (`SimDevice`)
+//! redirected a device some of whose ranges are read from elsewhere, while a pool is only read
 //! recorded   writes down what another device does, for crash tests (`RecordedDevice`)
 //! open, lock opens and creates devices; one writer per device
 //! ring       many reads at once through io_uring

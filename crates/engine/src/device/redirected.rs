@@ -22,23 +22,23 @@ pub(crate) struct Redirection {
 }
 
 /// The place from which a range is read.
-pub(super) struct Source {
+pub(super) struct OtherPlace {
     pub(super) len_bytes: u64,
     pub(super) device: Arc<dyn Device>,
     pub(super) offset: u64,
 }
 
 /// Ranges of a device that are read from other places, by their first bytes. They do not overlap.
-pub(super) type Sources = BTreeMap<u64, Source>;
+pub(super) type OtherPlaces = BTreeMap<u64, OtherPlace>;
 
 /// A device that is read with some of its ranges from elsewhere, and not written.
 pub(super) struct Redirected {
     inner: Arc<dyn Device>,
-    sources: Arc<Sources>,
+    sources: Arc<OtherPlaces>,
 }
 
 impl Redirected {
-    pub(super) fn new(inner: Arc<dyn Device>, sources: Arc<Sources>) -> Self {
+    pub(super) fn new(inner: Arc<dyn Device>, sources: Arc<OtherPlaces>) -> Self {
         Self { inner, sources }
     }
 
@@ -141,14 +141,14 @@ mod tests {
     #[test]
     fn each_read_gets_each_block_from_its_place() {
         let (inner, other) = (numbered(0), numbered(100));
-        let source = |first: u64, blocks: u64| Source {
+        let source = |first: u64, blocks: u64| OtherPlace {
             len_bytes: blocks * BLOCK,
             device: Arc::clone(&other),
             offset: first * BLOCK,
         };
         // Blocks 3 and 4 lie at 20, block 5 at 10, blocks 9 to 11 at 30.
         let sources = [(3, source(20, 2)), (5, source(10, 1)), (9, source(30, 3))];
-        let sources: Sources = sources.into_iter().map(|(at, source)| (at * BLOCK, source)).collect();
+        let sources: OtherPlaces = sources.into_iter().map(|(at, source)| (at * BLOCK, source)).collect();
         let device = Redirected::new(inner, Arc::new(sources));
         let wanted = |at: u64| match at {
             3 | 4 => at as u8 - 3 + 120,
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn holes_are_told_as_far_as_no_range_lies_in_them() {
         let inner: Arc<dyn Device> = Arc::new(SimDevice::new(BLOCKS * BLOCK, 1));
-        let source = Source { len_bytes: BLOCK, device: numbered(0), offset: 0 };
-        let device = Redirected::new(Arc::clone(&inner), Arc::new(Sources::from([(7 * BLOCK, source)])));
+        let source = OtherPlace { len_bytes: BLOCK, device: numbered(0), offset: 0 };
+        let device = Redirected::new(Arc::clone(&inner), Arc::new(OtherPlaces::from([(7 * BLOCK, source)])));
         let first = inner.data_from(0).unwrap_or(u64::MAX);
         assert_eq!(device.data_from(0), Some(first.min(7 * BLOCK)));
         assert_eq!(device.data_from(7 * BLOCK), Some(7 * BLOCK));

@@ -18,6 +18,16 @@ const PLACED: &str = "root, list or catalogue of the last checkpoint";
 /// it.
 pub(super) type Damaged<'a> = dyn FnMut((u16, u64), &Error, Result<()>) + 'a;
 
+/// State of a copy of a label that was not what it was expected to be.
+enum LabelCopy {
+    /// The device has left the pool meanwhile.
+    Left,
+    /// The label has changed meanwhile, and the copy is right by now.
+    Right,
+    /// It is damaged, as this error says; and the result of repairing it.
+    Damaged(Error, Result<()>),
+}
+
 impl Pool {
     /// Writes a record again from its other copy.
     ///
@@ -110,30 +120,25 @@ impl Pool {
                     continue;
                 };
                 match self.repair_if_its_own(label, (error, offset), repair) {
-                    Some(Ok(())) => sound += 1,
-                    Some(Err((error, repaired))) => damaged((label.device, offset), &error, repaired),
-                    None => {}
+                    LabelCopy::Left => {}
+                    LabelCopy::Right => sound += 1,
+                    LabelCopy::Damaged(error, repaired) => {
+                        damaged((label.device, offset), &error, repaired);
+                    }
                 }
             }
         }
         sound
     }
 
-    /// Repairs the copy of a label at a place where `label` was not found, because of this error. Returns what is wrong with
-    /// the copy, and the result of repairing it; `Ok` if the label has changed meanwhile, and the copy is right by now; `None`
-    /// if the device has left the pool.
-    fn repair_if_its_own(
-        &self,
-        label: &Label,
-        (error, offset): (Error, u64),
-        repair: bool,
-    ) -> Option<std::result::Result<(), (Error, Result<()>)>> {
-        self.labels.with_written(label.device, |now, device| {
+    /// Repairs the copy of a label at a place where `label` was not found, because of this error.
+    fn repair_if_its_own(&self, label: &Label, (error, offset): (Error, u64), repair: bool) -> LabelCopy {
+        let copy = self.labels.with_written(label.device, |now, device| {
             let device = device.of_class(IoClass::Scrub);
             let error = match now == label {
                 true => error,
                 false => match now.verify_at(device, offset) {
-                    Ok(()) => return Ok(()),
+                    Ok(()) => return LabelCopy::Right,
                     Err(error) => error,
                 },
             };
@@ -141,8 +146,9 @@ impl Pool {
                 true => self.repair_label(now, device, offset),
                 false => Err(Error::corrupt("label", "its other copy is right")),
             };
-            Err((error, repaired))
-        })
+            LabelCopy::Damaged(error, repaired)
+        });
+        copy.unwrap_or(LabelCopy::Left)
     }
 
     /// Writes one copy of a label again, while the label cannot change ([`super::roster::Labels::with_written`]).

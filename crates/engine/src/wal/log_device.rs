@@ -12,12 +12,12 @@
 //! - K3: a superblock tells which group is the log device, and whether a batch may be on it alone. If none may be, the
 //!   pool can do without it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use zerocopy::FromBytes;
 
 use super::batch::{BatchHeader, MAGIC, Verified};
-use super::replay::read_or_zeros;
+use super::read::read_or_zeros;
 use crate::Result;
 use crate::device::{AlignedBuf, Devices, IoClass};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -131,7 +131,7 @@ pub struct LoggedBatches {
     /// Batches by their numbers and the chain values that they carry. Several of one key can be copies, and old ones.
     found: BTreeMap<(u64, u64), Vec<Found>>,
     /// Blocks that begin as a batch of the pool, by the same key.
-    headers: BTreeMap<(u64, u64), Vec<u64>>,
+    headers: BTreeMap<(u64, u64), BTreeSet<u64>>,
     /// All batches with lower numbers were flushed, as these tell.
     pub(super) flushed: u64,
     /// True to take blocks that cannot be read for zeros; and the number of these.
@@ -145,7 +145,7 @@ impl LoggedBatches {
     ///
     /// # Errors
     /// Errors of the device.
-    pub(crate) fn read(
+    pub fn read(
         devices: &Devices,
         (group, size_bytes): (u16, u64),
         log: u64,
@@ -184,10 +184,7 @@ impl LoggedBatches {
             }
             found = true;
             let (key, offset) = ((header.number.get(), header.chain.get()), start + at as u64);
-            let headers = self.headers.entry(key).or_default();
-            if !headers.contains(&offset) {
-                headers.push(offset);
-            }
+            self.headers.entry(key).or_default().insert(offset);
             if let Some(batch) = Verified::new(bytes) {
                 self.flushed = self.flushed.max(header.flushed.get().min(header.number.get()));
                 let (len_bytes, checksum) = (batch.padded_bytes(), batch.checksum());
@@ -209,29 +206,30 @@ impl LoggedBatches {
         self.unread
     }
 
-    /// Returns the batches that carry this number and chain value: for each the device of the group that has it, counted from
-    /// 0, the byte at which it lies there, and its bytes.
+    /// Calls `visit` with the batches that carry this number and chain value, one after the other until it returns true: with the
+    /// device of the group that has the batch, counted from 0, and the byte at which it lies there; and with its bytes.
+    /// Returns whether it did.
     ///
     /// # Errors
-    /// Errors of the device.
-    pub(super) fn get(
+    /// Errors of the device, and of `visit`.
+    pub(super) fn find(
         &self,
         devices: &Devices,
-        number: u64,
-        chain: u64,
-    ) -> Result<Vec<((usize, u64), AlignedBuf)>> {
-        let mut all = Vec::new();
-        for found in self.found.get(&(number, chain)).into_iter().flatten() {
+        key: (u64, u64),
+        mut visit: impl FnMut((usize, u64), &[u8]) -> Result<bool>,
+    ) -> Result<bool> {
+        for found in self.found.get(&key).into_iter().flatten() {
             match self.bytes_of(devices, found) {
-                Ok(bytes) => all.push(((found.copy, found.offset), bytes)),
+                Ok(bytes) if visit((found.copy, found.offset), &bytes)? => return Ok(true),
+                Ok(_) => {}
                 // It could be read a moment before. What is not read here is told as the end of the log.
                 Err(error) if self.is_rescue => {
-                    tracing::error!(%error, number, "a batch of the log device cannot be read any more");
+                    tracing::error!(%error, number = key.0, "a batch of the log device cannot be read any more");
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(all)
+        Ok(false)
     }
 
     /// Returns the bytes of the batch with this checksum.

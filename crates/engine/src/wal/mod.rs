@@ -27,18 +27,21 @@
 //! replay      reads them after a crash, and judges the end of the log
 //! batch       their stored form, and whether one counts
 //! log_device  a device that gets them first
+//! read        stretches of devices, for replay
 //! ```
 
 pub mod batch;
 mod flush;
 mod log_device;
+mod read;
 mod replay;
 mod writer;
 
 pub(crate) use flush::Flushes;
 pub(crate) use log_device::LogDevice;
 pub use log_device::LoggedBatches;
-pub(crate) use replay::{BatchView, LogEnd, read_or_zeros};
+pub(crate) use read::read_or_zeros;
+pub(crate) use replay::{BatchView, LogEnd};
 pub use replay::{LogDamage, LogSource, replay};
 pub(crate) use writer::write_directory;
 pub use writer::{Appended, LogWriter, Rec, RecordKind};

@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use zerocopy::FromBytes;
 
 use super::batch::{BatchHeader, MAGIC, Verified, may_go_on};
+use super::read::{READ_BYTES, read_at, read_or_zeros};
 use super::writer::RecordKind;
 use super::{LoggedBatches, Position};
 use crate::device::{AlignedBuf, Devices};
@@ -20,8 +21,6 @@ use crate::space::{Chunk, Chunks};
 use crate::types::SLOT_BITS;
 use crate::{Addr, Error, Result};
 
-/// Number of bytes that are read at a time.
-const READ_BYTES: usize = 1 << 20;
 /// Number of bytes of a segment that are read at first.
 const FIRST_READ_BYTES: usize = 16 * BLOCK_BYTES;
 
@@ -213,18 +212,15 @@ impl Replay<'_> {
     fn logged_batch(&mut self, visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>) -> Result<bool> {
         let Some(logged) = self.source.logged else { return Ok(false) };
         let Position { batch, chain, used, .. } = self.end.position;
-        for (place, bytes) in logged.get(self.source.devices, batch, chain)? {
+        logged.find(self.source.devices, (batch, chain), |place, bytes| {
             if used as usize + bytes.len() > CHUNK_BYTES as usize {
-                continue;
+                return Ok(false);
             }
             self.logged_at = Some(place);
-            let visited = self.batch(&bytes, false, visit);
+            let visited = self.batch(bytes, false, visit);
             self.logged_at = None;
-            if visited? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+            visited
+        })
     }
 
     /// Visits the batch at the start of `bytes` if it counts. Returns whether it does. One with damaged records counts only
@@ -384,32 +380,6 @@ impl Replay<'_> {
         let mut parts = (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES));
         parts.try_for_each(|(at, place)| read_at(devices, (chunk.device, copy), at, place))
     }
-}
-
-/// Fills `place`, which is whole blocks, from byte `offset` of a group on, as a device of it has them (`copy`, counted
-/// from 0). Blocks that cannot be read become zeros. Returns the number of these.
-pub(crate) fn read_or_zeros(devices: &Devices, device: (u16, usize), offset: u64, place: &mut [u8]) -> u64 {
-    let mut unread = 0;
-    for (at, place) in (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES)) {
-        if read_at(devices, device, at, place).is_ok() {
-            continue;
-        }
-        for (at, block) in (at..).step_by(BLOCK_BYTES).zip(place.chunks_exact_mut(BLOCK_BYTES)) {
-            if read_at(devices, device, at, block).is_err() {
-                block.fill(0);
-                unread += 1;
-            }
-        }
-    }
-    unread
-}
-
-/// Fills `place`, which is whole blocks, from byte `offset` of a group on, as a device of it has them.
-fn read_at(devices: &Devices, (group, copy): (u16, usize), offset: u64, place: &mut [u8]) -> Result<()> {
-    let mut part = AlignedBuf::scratch(place.len());
-    devices.read_unverified(group, copy, offset, &mut part)?;
-    place.copy_from_slice(part.get(..place.len()).unwrap_or_default());
-    Ok(())
 }
 
 /// Returns true if a header is that of the batch with which the log goes on at `position` (T1, T3, T4).

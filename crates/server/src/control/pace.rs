@@ -1,4 +1,4 @@
-//! How fast the background copies and moves, and how long that takes: the one way by which it is estimated.
+//! The speed at which the background copies and moves, and the time that it takes: the one way by which it is estimated.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(per_second(u64::MAX, 1), u64::MAX);
         let pace = WorkPace::of(1000, 10, 2_000_000_000, Some(250));
         assert_eq!(pace, WorkPace { bytes_per_s: 100, work_bytes_per_s: 500, left_s: Some(3) });
-        // What has ended has no time left, and what has just begun no average.
+        // Work that has ended has no time left, and work that has just begun no average.
         assert_eq!(WorkPace::of(1000, 10, 0, None), WorkPace { bytes_per_s: 100, ..WorkPace::default() });
         assert_eq!(WorkPace::of(1000, 0, 1, Some(5)).left_s, None);
     }

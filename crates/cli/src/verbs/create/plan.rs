@@ -199,7 +199,7 @@ fn shared_disc(group: &[NewDevice]) -> Option<(String, String, String)> {
     None
 }
 
-/// What a device lies on.
+/// A disc, or else a file system, that a device lies on.
 #[derive(PartialEq, Eq)]
 enum Disc {
     /// The disc of a block device, or of a partition.

@@ -1,21 +1,21 @@
-//! How long it takes to copy or move what a plan names, and what `status` says of work that is under way.
+//! The time that it takes to copy or move what a plan names, and the pace that `status` tells of work that is under way.
 
 use pagefold_engine::pool::FILL_SHARE_BUSY;
 use pagefold_server::control::{DeviceFigures, PoolFigures, WorkPace, seconds};
 use pagefold_server::units;
 
-use super::removal::{device_name, of_group};
+use crate::verbs::spares::device_text;
 
 /// Work of the background that takes time.
 #[derive(Clone, Copy)]
 pub(super) enum Work {
     /// A device of a mirror is filled.
     Filling,
-    /// What lies on a device, or a mirror, moves to others.
+    /// A device, or a mirror, is emptied: all moves to others.
     Moving,
 }
 
-/// What is known of a speed, in bytes per second.
+/// A speed in bytes per second, as far as it is known.
 enum Speed<'a> {
     /// The pool has done the same since it was opened.
     Done(u64, &'static str),
@@ -45,7 +45,7 @@ pub(super) fn time_text(pool: &PoolFigures, work: Work, group: u16, bytes: u64) 
             let (alone, busy) = of(speed);
             format!(
                 "{copied} would take at least {alone}, as {} was read at {}/s so far; {busy} while programs need the devices, since it gets {share} then",
-                device_name(device),
+                device_text(&pool.devices, device.number),
                 units::size(speed)
             )
         }
@@ -67,7 +67,7 @@ fn speed(pool: &PoolFigures, work: Work, group: u16) -> Option<Speed<'_>> {
             .or_else(|| known(pool.balance.as_ref().map(|balance| balance.pace), "balance")),
     };
     done.or_else(|| {
-        let whole = of_group(pool, group).filter(|device| device.state == "ONLINE");
+        let whole = pool.devices.iter().filter(|device| device.group == group && device.state == "ONLINE");
         let read = whole.filter_map(|device| {
             let known = pool.read_speeds.iter().find(|read| read.device == device.number)?;
             Some((known.bytes_per_s, device))

@@ -303,7 +303,7 @@ fn print_server(pool: &PoolFigures, show: Numbers) {
 /// Prints the devices that a pool would have, as `status` shows those that a pool has.
 pub(in crate::verbs) fn print_layout(pool: &PoolFigures) {
     let columns = COLUMNS.get(..ERRORS_FROM).unwrap_or_default();
-    print_table(pool, |bytes| units::size(bytes), columns);
+    print_table(pool, units::size, columns);
 }
 
 /// Columns of the table of devices, and the number of those before counts of errors.
