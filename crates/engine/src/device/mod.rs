@@ -27,6 +27,8 @@
 //! stats      counters by class and kind
 //! open_device what is kept of a device while it is open: counters and queue (`DeviceStats`)
 //! latency    the mean time of reads of late, by which a member of a mirror is chosen
+//! patience   how long a read is waited for before another member of a mirror is asked, too
+//! hedge      reads of mirrors, which are sent to another member when they are overdue
 //! ```
 
 use std::ops::Range;
@@ -44,6 +46,7 @@ mod devices;
 mod file;
 mod flush;
 mod group;
+mod hedge;
 mod lane;
 mod latency;
 mod lock;
@@ -53,6 +56,7 @@ mod mode;
 mod one;
 mod open;
 mod open_device;
+mod patience;
 mod planned;
 mod queue;
 mod recorded;
@@ -76,7 +80,7 @@ pub use mode::OpenMode;
 pub(crate) use one::AllocationClass;
 pub use one::OneDevice;
 pub use open::create_file_device;
-pub use open_device::DeviceStats;
+pub use open_device::{DeviceStats, HedgeCounts};
 pub(crate) use planned::{PlannedRead, ReadFrom, Span};
 pub(crate) use queue::waited;
 pub(crate) use recorded::{RecordedDevice, Recording};
