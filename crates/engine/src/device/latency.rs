@@ -7,7 +7,7 @@
 //! A read that is overdue ([`Patience`]) counts before it has ended: the device takes at least as long as that read has
 //! been under way.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::patience::Patience;
 use super::stats::{Began, now_ns};
@@ -30,6 +30,8 @@ pub(super) struct Latency {
     /// Number of reads under way that are overdue, and the time at which the first of them began.
     overdue: AtomicU32,
     overdue_since_ns: AtomicU64,
+    /// True if it was told that reads are overdue for long.
+    is_told: AtomicBool,
     patience: Patience,
 }
 
@@ -60,7 +62,14 @@ impl Latency {
 
     /// Notes that a read that was overdue has ended.
     pub(super) fn overdue_ended(&self) {
-        self.overdue.fetch_sub(1, Ordering::Relaxed);
+        if self.overdue.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.is_told.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if it has to be told that reads are overdue for long: once, until none is overdue any more.
+    pub(super) fn is_to_be_told(&self) -> bool {
+        !self.is_told.swap(true, Ordering::Relaxed)
     }
 
     /// Notes that a read failed, however soon: as if it had taken a second.

@@ -368,7 +368,31 @@ pub(super) struct LateTurn {
     is_overdue: bool,
 }
 
+/// Age of a late read from which on it is told of.
+const TOLD_NS: u64 = 1_000_000_000;
+
 impl LateTurn {
+    /// Tells that the device has not answered for long. Returns true if it need not be asked again.
+    pub(super) fn tell(&self) -> bool {
+        let (Some(member), Some(began)) = (self.member.upgrade(), self.began) else { return true };
+        let age_ns = began.elapsed_ns();
+        if self.is_overdue && age_ns < TOLD_NS {
+            return false;
+        }
+        if self.is_overdue && member.latency.is_to_be_told() {
+            let (device, seconds) = (member.path().display(), age_ns / 1_000_000_000);
+            tracing::warn!(%device, seconds, "it does not answer a read; its mirror is read instead");
+        }
+        true
+    }
+
+    /// Notes that another member has answered before.
+    pub(super) fn is_lost(&self) {
+        if let (true, Some(device)) = (self.is_overdue, self.device.as_ref().and_then(Weak::upgrade)) {
+            device.stats().hedge_won();
+        }
+    }
+
     /// Counts the read as ended: done, failed, or given up. Who has left meanwhile counts nothing.
     pub(super) fn end(self, outcome: Option<Result<u64>>) {
         let member = self.member.upgrade();
@@ -384,6 +408,11 @@ impl LateTurn {
         let Some(member) = member else { return };
         member.reads.fetch_sub(1, Ordering::Relaxed);
         if self.is_overdue {
+            let is_long = took_ns.is_some_and(|took_ns| took_ns >= TOLD_NS);
+            if is_long && member.latency.is_to_be_told() {
+                let (device, ms) = (member.path().display(), took_ns.unwrap_or_default() / 1_000_000);
+                tracing::warn!(%device, ms, "it took long to answer a read; its mirror was read instead");
+            }
             member.latency.overdue_ended();
         }
         match (took_ns, outcome) {

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::member::{LateTurn, ReadUnderWay};
 use super::missing::NoDevice;
@@ -49,7 +50,7 @@ pub(crate) struct PlannedRead {
 }
 
 /// A read that nobody waits for any more, with the memory that the kernel writes to until it has ended.
-pub(super) struct LateRead {
+pub(crate) struct LateRead {
     turn: LateTurn,
     path: PathBuf,
     offset: u64,
@@ -57,8 +58,18 @@ pub(super) struct LateRead {
 }
 
 impl LateRead {
+    /// Notes that another device has answered before.
+    pub(crate) fn is_lost(&self) {
+        self.turn.is_lost();
+    }
+
+    /// Tells that the device has not answered for long. Returns true if it need not be asked again.
+    pub(super) fn tell(&self) -> bool {
+        self.turn.tell()
+    }
+
     /// Counts the read as ended, with what the kernel says of it.
-    pub(super) fn end(self, result: i32) {
+    pub(crate) fn end(self, result: i32) {
         let len_bytes = self.buf.len() as u64;
         let outcome = match read_whole(result, len_bytes) {
             Ok(()) => Some(Ok(len_bytes)),
@@ -71,7 +82,7 @@ impl LateRead {
     }
 
     /// Gives the read up, which the kernel may not have ended: the memory is never used again.
-    pub(super) fn leak(self) {
+    pub(crate) fn leak(self) {
         std::mem::forget(self.buf);
         self.turn.end(None);
     }
@@ -198,6 +209,11 @@ impl PlannedRead {
         self.span
     }
 
+    /// Notes that another device has answered before.
+    pub(super) fn is_lost(&self) {
+        self.turn.is_lost();
+    }
+
     /// Returns the read, as it is under way.
     pub(super) fn turn(&mut self) -> &mut ReadUnderWay {
         &mut self.turn
@@ -230,16 +246,26 @@ impl PlannedRead {
         }
     }
 
+    /// Returns the time from its planning on after which the read is overdue; `None` if nobody else can be asked.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        self.may_be_hedged().then(|| Duration::from_nanos(self.turn.due_ns().1))
+    }
+
+    /// Leaves a read alone that the kernel makes and that is overdue, since another device is asked.
+    pub(crate) fn leave_overdue(mut self) -> LateRead {
+        self.turn.overdue();
+        self.leave()
+    }
+
     /// Leaves a read alone that the kernel makes, and that nobody waits for any more.
     pub(super) fn leave(self) -> LateRead {
-        self.turn.is_lost();
         let path = self.device.path().to_path_buf();
         let Self { turn, request: (offset, buf), .. } = self;
         LateRead { turn: turn.leave(), path, offset, buf }
     }
 
     /// Gives up a read that the kernel may not have ended: the memory is never used again.
-    pub(crate) fn leak(self) {
+    pub(super) fn leak(self) {
         std::mem::forget(self.request.1);
     }
 
@@ -251,7 +277,8 @@ impl PlannedRead {
         &'a self,
         verify: impl FnOnce(&'a [u8], ReadFrom<'_>) -> Result<T>,
     ) -> Result<T> {
-        let bytes = self.request.1.get(self.start..self.start + self.span.len_bytes as usize).unwrap_or_default();
+        let bytes =
+            self.request.1.get(self.start..self.start + self.span.len_bytes as usize).unwrap_or_default();
         verify(bytes, ReadFrom { number: self.number(), path: self.device.path() })
     }
 }

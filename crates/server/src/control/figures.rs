@@ -522,6 +522,10 @@ pub struct PoolFigures {
     pub mounts: Vec<MountFigures>,
     /// Devices.
     pub devices: Vec<DeviceFigures>,
+    /// False if reads of mirrors wait for a device however long it takes, as the kernel refuses io_uring to the server;
+    /// `None` if there is no server.
+    #[serde(default)]
+    pub hedges: Option<bool>,
     /// Spares.
     #[serde(default)]
     pub spares: Vec<SpareFigures>,

@@ -159,6 +159,11 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
         print_server(pool, show);
     }
     print_devices(pool, show);
+    if pool.hedges == Some(false)
+        && pool.devices.chunk_by(|a, b| a.group == b.group).any(|group| group.len() > 1)
+    {
+        line("reads", "wait for a device of a mirror however long it takes, as the kernel refuses io_uring");
+    }
     print_errors(pool);
 }
 
@@ -300,6 +305,11 @@ fn print_server(pool: &PoolFigures, show: Numbers) {
     line("waiting", &format!("{} accepted and not yet durable", show.size(pool.dirty_bytes)));
 }
 
+/// Returns what is told of a device that takes much longer for its reads than others of its mirror.
+fn slow_note(device: &DeviceFigures) -> String {
+    device.slow_ns.map(|ns| format!(", slow: {}", units::nanoseconds(ns))).unwrap_or_default()
+}
+
 /// Prints a table of a pool's devices; mirrors stand below each other. The log device and spares have headings.
 fn print_devices(pool: &PoolFigures, show: Numbers) {
     let mut devices = Table::new(&[
@@ -328,7 +338,7 @@ fn print_devices(pool: &PoolFigures, show: Numbers) {
             let leaves = if device.leaves || device.removing { ", leaves" } else { "" };
             devices.row(vec![
                 format!("{indent}{below}{path}"),
-                format!("{}{leaves}{}", device.state, spares::note(pool, device.number)),
+                format!("{}{leaves}{}{}", device.state, slow_note(device), spares::note(pool, device.number)),
                 show.size(device.size_bytes),
                 device.errors.read_errors.to_string(),
                 device.errors.write_errors.to_string(),

@@ -20,11 +20,12 @@ struct Arrivals {
 
 static ARRIVALS: Mutex<Arrivals> = Mutex::new(Arrivals { rings: Vec::new(), is_served: false });
 
-/// Wakes the thread; `None` if there can be no such thing: then it looks ten times a second.
+/// Wakes the thread; `None` if there can be no such thing: then it looks several times a second.
 static WAKE: LazyLock<Option<OwnedFd>> =
     LazyLock::new(|| rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok());
 
-const WITHOUT_WAKING: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Time after which the thread looks again, if something else may have to be done than what wakes it.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Takes a ring whose reads nobody waits for.
 pub(super) fn keep(ring: HedgeRing) {
@@ -49,9 +50,12 @@ pub(super) fn keep(ring: HedgeRing) {
 
 fn serve() {
     let mut rings: Vec<HedgeRing> = Vec::new();
+    // True if nobody waits to be told of.
+    let mut is_told = true;
     loop {
         {
             let mut arrivals = ARRIVALS.lock();
+            is_told &= arrivals.rings.is_empty();
             rings.append(&mut arrivals.rings);
             if rings.is_empty() {
                 arrivals.is_served = false;
@@ -60,10 +64,10 @@ fn serve() {
         }
         let wake = WAKE.as_ref();
         let all = rings.iter().map(|ring| PollFd::new(ring, PollFlags::IN));
-        let mut all: Vec<PollFd<'_>> =
-            all.chain(wake.map(|wake| PollFd::new(wake, PollFlags::IN))).collect();
+        let mut all: Vec<PollFd<'_>> = all.chain(wake.map(|wake| PollFd::new(wake, PollFlags::IN))).collect();
+        let looks = !is_told || wake.is_none();
         // An error, or an interruption, leads to one more look.
-        let _ = rustix::event::poll(&mut all, wake.is_none().then_some(&WITHOUT_WAKING));
+        let _ = rustix::event::poll(&mut all, looks.then_some(&LOOK));
         if let Some(wake) = wake {
             let _ = rustix::io::read(wake, &mut [0u8; 8]);
         }
@@ -71,5 +75,6 @@ fn serve() {
             while ring.ended().is_some() {}
         }
         rings.retain(|ring| ring.under_way() > 0);
+        is_told = rings.iter().fold(true, |is_told, ring| is_told & ring.tell());
     }
 }

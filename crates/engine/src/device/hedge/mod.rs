@@ -57,9 +57,11 @@ fn take_ring() -> Option<HedgeRing> {
     }
 }
 
-/// Returns true if overdue reads of mirrors are sent to another device, too, as far as that is known: the kernel has not
-/// refused it.
+/// Returns true if overdue reads of mirrors are sent to another device, too: the kernel does not refuse it.
 pub(crate) fn is_possible() -> bool {
+    if let Some(ring) = take_ring() {
+        RING.set(Some(ring));
+    }
     !IS_REFUSED.load(Relaxed)
 }
 
@@ -255,11 +257,7 @@ impl Devices {
         answers.map(|answer| answer.map_err(|(_, error)| error)).collect()
     }
 
-    fn read_without_ring(
-        &self,
-        span: super::Span,
-        number: u16,
-    ) -> std::result::Result<PlannedRead, Failed> {
+    fn read_without_ring(&self, span: super::Span, number: u16) -> std::result::Result<PlannedRead, Failed> {
         let mut plan = self.plan(span).map_err(|error| (number, error))?;
         let (number, read) = (plan.number(), plan.read());
         read.map(|()| plan).map_err(|error| (number, error))

@@ -8,8 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use io_uring::{IoUring, opcode, types};
 
-use crate::device::PlannedRead;
-use crate::device::planned::LateRead;
+use crate::device::{LateRead, PlannedRead};
 
 /// Largest number of reads under way, and number of entries of the ring.
 pub(super) const READS_MAX: usize = 64;
@@ -113,11 +112,25 @@ impl HedgeRing {
         None
     }
 
-    /// Leaves alone what somebody has waited for.
+    /// Tells of devices that have not answered late reads for long. Returns true if it need not be asked again.
+    pub(super) fn tell(&self) -> bool {
+        let mut is_told = true;
+        for read in self.reads.iter().flatten() {
+            if let InKernel::Late(late) = read {
+                is_told &= late.tell();
+            }
+        }
+        is_told
+    }
+
+    /// Leaves alone what somebody has waited for, and has got elsewhere.
     pub(super) fn leave_all(&mut self) {
         for slot in &mut self.reads {
             *slot = match slot.take() {
-                Some(InKernel::Awaited(plan, _)) => Some(InKernel::Late(plan.leave())),
+                Some(InKernel::Awaited(plan, _)) => {
+                    plan.is_lost();
+                    Some(InKernel::Late(plan.leave()))
+                }
                 other => other,
             };
         }

@@ -12,9 +12,7 @@ use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
 
 use super::ring::HedgeRing;
-use crate::device::{
-    AlignedBuf, Device, DeviceStats, Devices, HedgeCounts, IoClass, IoKind, ReadFrom, Span,
-};
+use crate::device::{AlignedBuf, Device, DeviceStats, Devices, HedgeCounts, IoClass, IoKind, ReadFrom, Span};
 use crate::limits::BLOCK_BYTES;
 use crate::{Error, Result};
 
