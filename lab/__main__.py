@@ -39,6 +39,7 @@ def main() -> int:
     hanging = verbs.add_parser("hanging", help="what a reader of a mirror waits for when one of its devices hangs")
     hanging.add_argument("--seconds", type=float, default=10, help="of each stretch")
     hanging.add_argument("--requests", type=int, default=2, help="requests per second of the throttled half")
+    hanging.add_argument("--io-uring", default="auto", choices=["auto", "on", "off"], help="how the kernel's requests travel")
     hanging.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     commits = verbs.add_parser("commits", help="how long fdatasync takes, with and without a log device, beside ext4")
     commits.add_argument("--rounds", type=int, default=5, help="times that each is measured, by turns")
@@ -216,7 +217,7 @@ def run(options: argparse.Namespace) -> int:
         case "hanging":
             from .hanging import hanging
 
-            return hanging(options.seconds, options.requests, logs / "hanging-logs")
+            return hanging(options.seconds, options.requests, options.io_uring, logs / "hanging-logs")
         case "device-verbs":
             from .device_verbs import device_verbs
 

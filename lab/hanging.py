@@ -41,13 +41,14 @@ class HangingDisc:
 
     @contextlib.contextmanager
     def hangs(self, at_most_s: float):
-        """Lets the device hang until the block ends. If that waits for the device, it answers in the end."""
+        """Lets the device hang until the block ends. If that waits for the device, it answers in the end. Gives the
+        process that is stopped."""
         pid = self.below.server_pid()
         end = threading.Timer(at_most_s, os.kill, (pid, signal.SIGCONT))
         end.start()
         os.kill(pid, signal.SIGSTOP)
         try:
-            yield
+            yield pid
         finally:
             os.kill(pid, signal.SIGCONT)
             end.cancel()
@@ -57,10 +58,11 @@ class HangingDisc:
 class HalfHanging(Pool):
     """A pool of one mirror: of a loop device over a file, and of one that can hang."""
 
-    def __init__(self, run: Run, disc: HangingDisc):
+    def __init__(self, run: Run, disc: HangingDisc, *, io_uring: str = "auto"):
         super().__init__(run, DEVICE_BYTES)
         self.disc = disc
-        self.mount_options = [f"cache={CACHE}"]
+        # Without times of access nothing is written meanwhile, which would wait for both devices.
+        self.mount_options = [f"cache={CACHE}", f"io_uring={io_uring}", "noatime"]
         self.loop = Loop(run, run.fresh("image"), DEVICE_BYTES)
 
     def create(self) -> None:
@@ -111,13 +113,13 @@ def _tell(name: str, took: list[float], hedged: tuple[int, int]) -> None:
     print(f"{name}: {told}; sent twice {hedged[0]}, won {hedged[1]}", flush=True)
 
 
-def hanging(seconds: float, requests_per_s: int, keep_logs: Path) -> int:
+def hanging(seconds: float, requests_per_s: int, io_uring: str, keep_logs: Path) -> int:
     """Measures all stretches; returns an exit status."""
     require_room(3 << 30)
     moments = random.Random(1)
     with Run("hanging", keep_logs=keep_logs) as run, Pool(run, BELOW_BYTES, compression="off") as below:
         disc = HangingDisc(run, below)
-        with HalfHanging(run, disc) as pool:
+        with HalfHanging(run, disc, io_uring=io_uring) as pool:
             path = pool.fill()
             before = (0, 0)
             for name, harm in (

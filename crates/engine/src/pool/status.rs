@@ -410,3 +410,18 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_slow_beside_another_one_that_is_not() {
+        const MS: u64 = 1_000_000;
+        assert_eq!(slow_ns((30_000 * MS, MS)), Some(30_000 * MS));
+        assert_eq!(slow_ns((100 * MS, 25 * MS)), Some(100 * MS));
+        for at in [(99 * MS, MS), (400 * MS, 101 * MS), (30_000 * MS, 0), (0, MS)] {
+            assert_eq!(slow_ns(at), None, "{at:?}");
+        }
+    }
+}
