@@ -1,8 +1,9 @@
 """`lab hanging`: what a reader of a mirror waits for when one of its devices hangs, or suddenly takes a request now and then.
 
 A mirror lies on two loop devices. One reader reads pages at random, one after another and past the cache of the kernel: first
-as usual, then while one device is throttled to a few requests a second, and then while it does not answer at all. Told are
-the median, the 99th percentile and the longest read of each stretch, and how many reads were sent to a second device.
+as usual, then while one device is throttled to a few requests a second, and then while it does not answer at all. The same is
+done by sixteen readers, for which both devices are throttled: then reads wait in queues, and none of them should be sent twice.
+Told are the median, the 99th percentile and the longest read of each stretch, and how many reads were sent to a second device.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .ledger import Run
@@ -27,6 +29,8 @@ DEVICE_BYTES = 320 << 20
 BELOW_BYTES = 640 << 20
 FILE_BYTES = 96 << 20
 PAGE_BYTES = 8192
+READERS = 16
+QUEUED_PER_S = 300
 CACHE = "32M"
 """Smaller than the file: most reads reach a device."""
 
@@ -107,38 +111,51 @@ def read_pages(path: Path, goes_on: Callable[[int], bool], moments: random.Rando
     return took
 
 
+def read_by(readers: int, path: Path, seconds: float, moments: random.Random) -> list[float]:
+    """Does the same with so many readers at once, for so many seconds."""
+    end = time.monotonic() + seconds
+    own = [random.Random(moments.random()) for _ in range(readers)]
+    with ThreadPoolExecutor(readers) as threads:
+        return [took for of_one in threads.map(lambda one: read_pages(path, lambda _: time.monotonic() < end, one), own) for took in of_one]
+
+
 def _tell(name: str, took: list[float], hedged: tuple[int, int]) -> None:
     ms = sorted(1000 * seconds for seconds in took)
     told = f"{len(ms)} reads, median {ms[len(ms) // 2]:.2f} ms, p99 {ms[len(ms) * 99 // 100]:.2f} ms, longest {ms[-1]:.1f} ms"
     print(f"{name}: {told}; sent twice {hedged[0]}, won {hedged[1]}", flush=True)
 
 
+@contextlib.contextmanager
+def both_throttled(pool: HalfHanging, requests_per_s: int):
+    """Limits both devices."""
+    with throttled(pool.loop.device, 1 << 40, requests_per_s), throttled(pool.disc.device, 1 << 40, requests_per_s):
+        yield
+
+
 def hanging(seconds: float, requests_per_s: int, io_uring: str, keep_logs: Path) -> int:
     """Measures all stretches; returns an exit status."""
     require_room(3 << 30)
     moments = random.Random(1)
+    usual = contextlib.nullcontext
     with Run("hanging", keep_logs=keep_logs) as run, Pool(run, BELOW_BYTES, compression="off") as below:
         disc = HangingDisc(run, below)
         with HalfHanging(run, disc, io_uring=io_uring) as pool:
             path = pool.fill()
-            before = (0, 0)
-            for name, harm in (
-                ("as usual", contextlib.nullcontext),
-                (f"one half of {requests_per_s} requests/s", lambda: throttled(disc.device, 1 << 40, requests_per_s)),
-                ("as usual again", contextlib.nullcontext),
-                ("one half hangs", lambda: disc.hangs(2 * seconds)),
-                ("as usual in the end", contextlib.nullcontext),
+            for name, readers, harm in (
+                ("as usual", 1, usual),
+                (f"one half of {requests_per_s} requests/s", 1, lambda: throttled(disc.device, 1 << 40, requests_per_s)),
+                ("one half hangs", 1, lambda: disc.hangs(2 * seconds)),
+                (f"{READERS} readers, as usual", READERS, usual),
+                (f"{READERS} readers, both halves of {QUEUED_PER_S} requests/s", READERS, lambda: both_throttled(pool, QUEUED_PER_S)),
+                (f"{READERS} readers, one half hangs", READERS, lambda: disc.hangs(2 * seconds)),
             ):
-                # The caches have what was read: with all of it again, each stretch reads devices.
+                # The caches have some of what was read: each stretch begins without.
                 pool.unmount()
                 pool.mount()
-                before = (0, 0)
-                usual_until = time.monotonic() + 1
-                read_pages(path, lambda _: time.monotonic() < usual_until, moments)
+                read_by(readers, path, 1, moments)
                 before = pool.hedged()
                 with harm():
-                    end = time.monotonic() + seconds
-                    took = read_pages(path, lambda _, end=end: time.monotonic() < end, moments)
+                    took = read_by(readers, path, seconds, moments)
                     now = pool.hedged()
                 _tell(name, took, (now[0] - before[0], now[1] - before[1]))
         disc.loop.detach()
