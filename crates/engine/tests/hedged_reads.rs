@@ -1,4 +1,4 @@
-//! A mirror one of whose devices hangs: its pool is read, and lets go of the device.
+//! A mirror one of whose devices hangs: its pool is read, and gives the device up.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod mirrored;
@@ -53,7 +53,7 @@ impl Device for Hanging {
     }
 }
 
-/// What a test keeps of a device that a pool has.
+/// The part that a test keeps of a device that a pool has.
 struct Handle {
     device: Weak<Hanging>,
     hangs: Arc<AtomicBool>,
@@ -97,7 +97,7 @@ fn until(is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_pool_is_read_and_lets_its_device_go_while_that_hangs() {
+fn a_pool_is_read_and_gives_its_device_up_while_that_hangs() {
     let dir = tempfile::tempdir().unwrap();
     let (mut handles, pool) = open_hanging(dir.path());
     has(&pool, PAGES, 1);
@@ -120,7 +120,7 @@ fn a_pool_is_read_and_lets_its_device_go_while_that_hangs() {
     has(&pool, PAGES, 1);
     pool.export().unwrap();
     drop(pool);
-    // What comes now is for nobody.
+    // Bytes that come now are for nobody.
     let _ = handles[0].writer.write_all(&[0xEE; 8192]);
     let again = FileDevice::open(&dir.path().join("disc1"), OpenMode::ReadWrite).unwrap();
     has(&Pool::open_on(vec![Arc::new(again)], &options()).unwrap(), PAGES, 1);

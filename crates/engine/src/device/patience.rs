@@ -1,4 +1,4 @@
-//! How long a read of a member of a mirror is waited for before another member is asked, too.
+//! The time for which a read of a member of a mirror is waited for before another member is asked, too.
 //!
 //! It follows from what the member's own reads took: a multiple of the time that about one of a hundred exceeds. That time
 //! is followed by steps, so that nothing has to be kept: it falls by one part in [`FALL_PART`] with each read that took
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The bound is so many times the time that one read of a hundred exceeds.
 const TIMES: u64 = 4;
-/// Shortest and longest bound. What takes less than the shortest one is no reason to read twice.
+/// Shortest and longest bound. A read that takes less than the shortest one is no reason to read twice.
 const SHORTEST_NS: u64 = 10_000_000;
 const LONGEST_NS: u64 = 2_000_000_000;
 /// Part of the time by which it falls with a read that took less, and rises with one that took longer: one in so many.
@@ -28,7 +28,7 @@ const HIGH_MAX_NS: u64 = LONGEST_NS / TIMES;
 pub(super) struct Patience {
     /// Time that about one read of a hundred exceeds.
     high_ns: AtomicU64,
-    /// What it was when it began to rise last, and when that was.
+    /// The same when it began to rise last, and the instant of that.
     risen_from_ns: AtomicU64,
     risen_since_ns: AtomicU64,
 }

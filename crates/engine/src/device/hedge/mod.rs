@@ -4,10 +4,10 @@
 //! Reads go through an io_uring of the thread, with one system call as before, since only there a thread can wait for a
 //! time and leave the read alone then.
 //!
-//! - G1: the kernel writes only to memory that a ring has, until it has ended the read ([`HedgeRing`]).
-//! - G2: when a thread has what it wants, its ring has no reads under way: one that has is given away
+//! - O1: the kernel writes only to memory that a ring has, until it has ended the read ([`HedgeRing`]).
+//! - O2: when a thread has what it wants, its ring has no reads under way: one that has is given away
 //!   ([`late`]). So a thread may end at any time.
-//! - G3: a read that nobody waits for does not keep its device open. The kernel has the file until then.
+//! - O3: a read that nobody waits for does not keep its device open. The kernel has the file until then.
 //!
 //! Where the kernel has no io_uring, or refuses it, reads are made as those of other devices, and nothing is sent twice.
 
