@@ -18,7 +18,9 @@ const PAGE: u32 = 8192;
 const PAGES: u64 = 4096;
 
 fn open(paths: &[std::path::PathBuf]) -> Vec<Arc<dyn Device>> {
-    let one = |path| Arc::new(FileDevice::open(path, OpenMode::ReadWrite).unwrap()) as Arc<dyn Device>;
+    let one = |path: &std::path::PathBuf| {
+        Arc::new(FileDevice::open(path, OpenMode::ReadWrite).unwrap()) as Arc<dyn Device>
+    };
     paths.iter().map(one).collect()
 }
 

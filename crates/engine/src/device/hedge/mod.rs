@@ -172,11 +172,11 @@ impl<'a> Round<'a> {
         if other.file().is_none() {
             return;
         }
-        if let Some(plan) = ring.awaited(read.last) {
-            plan.turn().overdue();
-        }
         let (number, due_ns) = (other.number(), other.turn().due_ns().0);
         if let Ok(at) = ring.push(other, of) {
+            if let Some(plan) = ring.awaited(read.last) {
+                plan.turn().overdue();
+            }
             read.tried.push(number);
             read.under_way += 1;
             read.last = at;
