@@ -47,6 +47,7 @@ impl HedgeRing {
     }
 
     /// Prepares a read, and returns its place in the ring; returns the plan if there is no room for it.
+    #[allow(clippy::result_large_err, reason = "the plan goes back to the caller, who has it by value")]
     pub(super) fn push(&mut self, mut plan: PlannedRead, of: usize) -> Result<usize, PlannedRead> {
         let free = self.reads.iter().position(Option::is_none);
         let fd = plan.file().map(|fd| types::Fd(fd.as_raw_fd()));

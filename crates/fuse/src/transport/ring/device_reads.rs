@@ -13,6 +13,10 @@ use crate::blocking::Blocking;
 use crate::request::Fetching;
 
 /// A read of a device.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all are of the large one, which should not be allocated"
+)]
 enum DeviceRead {
     /// A request waits for it, until then if another device has the same.
     Awaited(Fetching, Option<Instant>),
