@@ -13,8 +13,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use super::ring::HedgeRing;
 
 /// Rings that have come, and whether there is a thread that takes them.
+#[allow(clippy::vec_box, reason = "the boxes come from the threads that give the rings away")]
 struct Arrivals {
-    rings: Vec<HedgeRing>,
+    rings: Vec<Box<HedgeRing>>,
     is_served: bool,
 }
 
@@ -28,7 +29,7 @@ static WAKE: LazyLock<Option<OwnedFd>> =
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Takes a ring whose reads nobody waits for.
-pub(super) fn keep(ring: HedgeRing) {
+pub(super) fn keep(ring: Box<HedgeRing>) {
     let mut arrivals = ARRIVALS.lock();
     arrivals.rings.push(ring);
     if arrivals.is_served {
@@ -48,8 +49,9 @@ pub(super) fn keep(ring: HedgeRing) {
     }
 }
 
+#[allow(clippy::vec_box, reason = "as in `Arrivals`")]
 fn serve() {
-    let mut rings: Vec<HedgeRing> = Vec::new();
+    let mut rings: Vec<Box<HedgeRing>> = Vec::new();
     // True if nobody waits to be told of.
     let mut is_told = true;
     loop {
@@ -63,7 +65,7 @@ fn serve() {
             }
         }
         let wake = WAKE.as_ref();
-        let all = rings.iter().map(|ring| PollFd::new(ring, PollFlags::IN));
+        let all = rings.iter().map(|ring| PollFd::new(&**ring, PollFlags::IN));
         let mut all: Vec<PollFd<'_>> = all.chain(wake.map(|wake| PollFd::new(wake, PollFlags::IN))).collect();
         let looks = !is_told || wake.is_none();
         // An error, or an interruption, leads to one more look.

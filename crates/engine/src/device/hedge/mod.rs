@@ -28,7 +28,7 @@ mod ring;
 
 thread_local! {
     /// The ring of the thread; `None` before its first read, while it is in use, and after it was given away.
-    static RING: Cell<Option<HedgeRing>> = const { Cell::new(None) };
+    static RING: Cell<Option<Box<HedgeRing>>> = const { Cell::new(None) };
 }
 
 /// True once the kernel has refused a ring for good.
@@ -38,7 +38,7 @@ static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 pub(super) type Failed = (u16, Error);
 
 /// Returns the ring of the thread, or a new one; `None` if there can be none.
-fn take_ring() -> Option<HedgeRing> {
+fn take_ring() -> Option<Box<HedgeRing>> {
     if let Some(ring) = RING.take() {
         return Some(ring);
     }
@@ -46,7 +46,7 @@ fn take_ring() -> Option<HedgeRing> {
         return None;
     }
     match HedgeRing::open() {
-        Ok(ring) => Some(ring),
+        Ok(ring) => Some(Box::new(ring)),
         Err(error) => {
             let is_lasting = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES));
             if (is_lasting || error.kind() == io::ErrorKind::Unsupported) && !IS_REFUSED.swap(true, Relaxed) {
@@ -81,7 +81,7 @@ struct HedgedRead {
 /// Reads that are made at once.
 struct Round<'a> {
     devices: &'a Devices,
-    ring: HedgeRing,
+    ring: Box<HedgeRing>,
     reads: SmallVec<[HedgedRead; 1]>,
     unanswered: usize,
     /// True if a read was sent to another member.
@@ -89,7 +89,7 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn new(devices: &'a Devices, ring: HedgeRing) -> Self {
+    fn new(devices: &'a Devices, ring: Box<HedgeRing>) -> Self {
         Self { devices, ring, reads: SmallVec::new(), unanswered: 0, is_hedged: false }
     }
 
@@ -238,11 +238,11 @@ impl Devices {
             PlannedRead::read_all(&mut plans)?;
             return Ok(plans);
         };
-        let places: Vec<_> = plans.iter().map(|plan| (plan.span(), plan.number())).collect();
+        let places: SmallVec<[_; 1]> = plans.iter().map(|plan| (plan.span(), plan.number())).collect();
         let bounds = plans.iter_mut().map(|plan| plan.turn().due_ns().1);
         let bound_ns = bounds.min().unwrap_or_default();
         let mut round = Round::new(self, ring);
-        plans.into_iter().for_each(|plan| round.begin(plan, &[]));
+        plans.drain(..).for_each(|plan| round.begin(plan, &[]));
         let reads = match round.wait(bound_ns) {
             Ok(()) => round.end(),
             Err(error) => {
@@ -250,11 +250,11 @@ impl Devices {
                 std::mem::take(&mut round.reads)
             }
         };
-        let answers = reads.into_iter().zip(places).map(|(read, (span, number))| match read.answer {
-            Some(answer) => answer,
-            None => self.read_without_ring(span, number),
-        });
-        answers.map(|answer| answer.map_err(|(_, error)| error)).collect()
+        for (read, (span, number)) in reads.into_iter().zip(places) {
+            let answer = read.answer.unwrap_or_else(|| self.read_without_ring(span, number));
+            plans.push(answer.map_err(|(_, error)| error)?);
+        }
+        Ok(plans)
     }
 
     fn read_without_ring(&self, span: super::Span, number: u16) -> std::result::Result<PlannedRead, Failed> {
