@@ -42,7 +42,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test long-tests lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scaling scheduler takeover snapshots pitr coherence crash-states aged boot fill memory commits steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test long-tests lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scaling hanging scheduler takeover snapshots pitr coherence crash-states aged boot fill memory commits steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -165,6 +165,11 @@ scaling: ## Four throttled devices and a mirror beside one device, here and on b
 	@scripts/setup build test bench
 	@$(BUILD)
 	@$(LAB) scaling $(if $(RATE),--rate $(RATE))
+
+hanging: ## What a reader of a mirror waits for when one of its devices hangs
+	@scripts/setup build test
+	@$(BUILD)
+	@$(LAB) hanging
 
 scheduler: ## p99 of reads beside a load, a scrub and a mirror that is filled, on devices of RATE=125 MiB/s; ext4 and btrfs beside it
 	@scripts/setup build test

@@ -36,6 +36,11 @@ def main() -> int:
     scaling.add_argument("--requests", type=int, default=3000, help="requests per second of each device, each way")
     scaling.add_argument("--times", type=int, default=100, help="times as long the slow half of a mirror takes for a read")
     scaling.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    hanging = verbs.add_parser("hanging", help="what a reader of a mirror waits for when one of its devices hangs")
+    hanging.add_argument("--seconds", type=float, default=10, help="of each stretch")
+    hanging.add_argument("--requests", type=int, default=2, help="requests per second of the throttled half")
+    hanging.add_argument("--io-uring", default="auto", choices=["auto", "on", "off"], help="how the kernel's requests travel")
+    hanging.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     commits = verbs.add_parser("commits", help="how long fdatasync takes, with and without a log device, beside ext4")
     commits.add_argument("--rounds", type=int, default=5, help="times that each is measured, by turns")
     commits.add_argument("--writers", default="1,6", help="numbers of writers, with commas between them")
@@ -209,6 +214,10 @@ def run(options: argparse.Namespace) -> int:
 
             writers = [int(word) for word in options.writers.split(",")]
             return commits(options.rounds, writers, options.seconds, options.requests, logs / "commits-logs")
+        case "hanging":
+            from .hanging import hanging
+
+            return hanging(options.seconds, options.requests, options.io_uring, logs / "hanging-logs")
         case "device-verbs":
             from .device_verbs import device_verbs
 

@@ -11,8 +11,9 @@ mod seek;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use pagefold_engine::dataset::{Attempt, Caller, Change, PageFetch};
+use pagefold_engine::dataset::{Attempt, Caller, Change, LateFetch, PageFetch};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT};
 
 use crate::codec::{Inode, flag, is_recordsize};
@@ -53,6 +54,17 @@ impl Fetch {
     /// buffer does not move until `self` is finished or dropped.
     pub fn request(&mut self) -> (u64, &mut [u8]) {
         self.page.request()
+    }
+
+    /// Returns the time from the attempt on after which the caller should leave the read alone ([`Fetch::leave_overdue`]), as
+    /// the device takes too long and another one has the same; `None` if none has.
+    pub fn due_in(&self) -> Option<Duration> {
+        self.page.due_in()
+    }
+
+    /// Leaves a read alone that the kernel makes by the descriptor. [`Fs::read`] asks another device then.
+    pub fn leave_overdue(self) -> LateFetch {
+        self.page.leave_overdue()
     }
 
     /// Fills the beginning of `buf`, the buffer of the attempt or another as long, and returns the number of bytes

@@ -7,6 +7,7 @@ use crate::operation::{self, Arguments, Operation, ParseError, Span};
 use crate::protocol::{InHeader, Opcode, UNIQUE_RESEND};
 use crate::stats::Stats;
 use pagefold_engine::dataset::Journal;
+use pagefold_engine::dataset::LateFetch;
 use pagefold_engine::dataset::journal::{Asked, RequestOrigin, SlotGuard};
 use pagefold_fs::Fetch;
 use rustix::io::Errno;
@@ -268,5 +269,12 @@ pub trait Handler: Send + Sync + 'static {
     /// Goes on with what [`Handler::handle`] returned. `filled` is true if the device read was done completely.
     fn fetched(&self, fetching: Fetching, _filled: bool, _blocking: &Blocking) {
         fetching.request.error(Errno::IO);
+    }
+
+    /// Goes on with what [`Handler::handle`] returned, although the kernel has not ended the device read: it is overdue,
+    /// and another device has the same ([`Fetch::due_in`]). Returns what the transport keeps until that read has ended.
+    fn overdue(&self, fetching: Fetching, _blocking: &Blocking) -> LateFetch {
+        fetching.request.error(Errno::IO);
+        fetching.fetch.leave_overdue()
     }
 }

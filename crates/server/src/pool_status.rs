@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pagefold_engine::device::{DeviceCounts, IoKind, RequestCounts};
+use pagefold_engine::device::{DeviceCounts, HedgeCounts, IoKind, RequestCounts};
 use pagefold_engine::history::{Forecast, Outlook};
 use pagefold_engine::limits::RECORDSIZE_MIN;
 use pagefold_engine::pool::{
@@ -70,10 +70,12 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                     io_errors: faults.reads.saturating_add(faults.writes),
                     errors: pool_errors::of_device(faults),
                     discards: Some(device.discards),
+                    slow_ns: device.slow_ns,
                 }
             })
             .collect(),
         read_speeds: status.devices.iter().filter_map(read_speed).collect(),
+        hedges: Some(pool.hedging_is_possible()),
         spares: pool.spares().into_iter().map(spare).collect(),
         log_device: pool.log_device_status().map(log_device),
         fill: fill(&status.fill, units::now()),
@@ -332,6 +334,7 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
     let log_device = pool.log_device_status();
     let totals = status.totals;
     let sum = |of: fn(&DeviceCounts) -> u64| status.devices.iter().map(|device| of(&device.counts)).sum();
+    let hedges = |of: fn(&HedgeCounts) -> u64| status.devices.iter().map(|device| of(&device.hedges)).sum();
     let counter = |name: &str, operations: u64, bytes: u64| Counter { name: name.into(), operations, bytes };
     Activity {
         age_ms,
@@ -364,6 +367,8 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
             counter("device_write", sum(|c| c.writes), sum(|c| c.written_bytes)),
             counter("device_flush", sum(|c| c.flushes), 0),
             counter("device_discard", sum(|c| c.discards), sum(|c| c.discarded_bytes)),
+            counter("device_hedged_read", hedges(|of| of.hedged), 0),
+            counter("device_hedge_won", hedges(|of| of.won), 0),
         ],
         rewrites: {
             let (database, other) = pool.rewrites();
@@ -387,6 +392,8 @@ fn device_activity(device: &DeviceStatus, log_device: Option<LogDeviceStatus>) -
         allocated_bytes,
         free_bytes,
         requests: device.requests.iter().map(of_requests).collect(),
+        hedged_reads: device.hedges.hedged,
+        hedges_won: device.hedges.won,
     }
 }
 

@@ -390,7 +390,9 @@ Each request is of one class, by what it is for:
   SCRUB    scrub: what scrubs read and repair
   TRIM     discard: what devices are told is free
 
-WAIT (-l) is the mean time from when a request was made to its end; that of a class leaves flushes out. With -q, NOW is how
+WAIT (-l) is the mean time from when a request was made to its end; that of a class leaves flushes out. HEDGED (-l) is how
+many reads of a device of a mirror took so long that another one was asked, too, and WON how many of them that one answered
+first. With -q, NOW is how
 many requests are under way, and PEND how many wait for their turns: reads that somebody waits for, commits and checkpoints
 never do, and the others have the less of a device the more these would feel it. -w counts requests by their time: less than BELOW, and not less than half of it.
 

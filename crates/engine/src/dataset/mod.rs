@@ -73,7 +73,7 @@ pub use journal::Journal;
 pub use live::LiveDataset;
 pub use models::ModelEntry;
 pub(crate) use models::{ModelPin, ModelTable};
-pub use page_fetch::{Attempt, PageFetch};
+pub use page_fetch::{Attempt, LateFetch, PageFetch};
 pub use reapers::{Reaper, Reapers};
 pub(crate) use references::references;
 pub(crate) use room::{BEGUN_CHUNKS, PASS_TABLE_BYTES, RoomRequest};

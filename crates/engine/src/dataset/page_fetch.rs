@@ -2,10 +2,13 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::deliver::{Keep, Wanted, deliver};
 use super::model_reads::Loaded;
 use super::shared::{Shared, count};
+use crate::device::LateRead;
 use crate::segment::RecordFetch;
 use crate::{Error, Result};
 
@@ -58,6 +61,18 @@ impl PageFetch {
         self.deliver(out)
     }
 
+    /// Returns the time from the attempt on after which the caller need not wait for the device any longer, and should leave the
+    /// read alone ([`PageFetch::leave_overdue`]); `None` if no other device has the record.
+    pub fn due_in(&self) -> Option<Duration> {
+        self.record.due_in()
+    }
+
+    /// Leaves a read alone that the kernel makes by the descriptor, and that is overdue. [`super::Dataset::read`] asks
+    /// another device then.
+    pub fn leave_overdue(self) -> LateFetch {
+        LateFetch { read: self.record.leave_overdue(), is_answered: Arc::default() }
+    }
+
     fn deliver(&self, out: &mut [u8]) -> Result<bool> {
         let Ok(record) = self.record.record() else { return Ok(false) };
         let addr = self.record.addr();
@@ -72,5 +87,36 @@ impl PageFetch {
         }
         count(&self.shared.counters.read_bytes, out.len() as u64);
         Ok(true)
+    }
+}
+
+/// The read of a device that nobody waits for any more, with the memory that the kernel writes to until it has ended.
+/// It does not keep the device open.
+pub struct LateFetch {
+    read: LateRead,
+    is_answered: Arc<AtomicBool>,
+}
+
+impl LateFetch {
+    /// Returns where the caller says that another device has answered meanwhile.
+    #[must_use]
+    pub fn is_answered(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_answered)
+    }
+
+    /// Ends the read, with the result of the kernel: a length, or a negative error.
+    pub fn end(self, result: i32) {
+        if self.is_answered.load(Ordering::Relaxed) {
+            self.read.is_lost();
+        }
+        self.read.end(result);
+    }
+
+    /// Gives the read up, whose end the caller will not see: the memory is never used again.
+    pub fn leak(self) {
+        if self.is_answered.load(Ordering::Relaxed) {
+            self.read.is_lost();
+        }
+        self.read.leak();
     }
 }

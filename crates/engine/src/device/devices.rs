@@ -259,7 +259,8 @@ impl Devices {
         self.plan_without(span, &[])?.ok_or_else(|| NoDevice::Missing(span.group).into())
     }
 
-    fn plan_without(&self, span: Span, tried: &[u16]) -> Result<Option<PlannedRead>> {
+    /// Plans the reading of `span` from a member that is not in `tried`; `None` if there is none.
+    pub(super) fn plan_without(&self, span: Span, tried: &[u16]) -> Result<Option<PlannedRead>> {
         let group = self.group(span.group)?;
         self.behind.wait_for(span.group, &(span.offset..span.offset + span.len_bytes));
         let turn = group.choose(span.offset, tried, self.choice, self.class);
@@ -273,9 +274,11 @@ impl Devices {
     /// # Errors
     /// Those of [`Devices::plan`], of the device, and of `verify`: the first one, if no member has the bytes.
     pub(crate) fn read<T>(&self, span: Span, verify: impl Fn(&[u8], ReadFrom<'_>) -> Result<T>) -> Result<T> {
-        let mut planned = self.plan(span)?;
-        let read = planned.read().and_then(|()| planned.verified(&verify));
-        read.or_else(|error| self.read_elsewhere(span, planned.number(), error, verify))
+        let read = self.carry_out_one(self.plan(span)?, &[]).and_then(|read| {
+            let number = read.number();
+            read.verified(&verify).map_err(|error| (number, error))
+        });
+        read.or_else(|(number, error)| self.read_elsewhere(span, number, error, verify))
     }
 
     /// Reads from other members of the group what `device` should have given; `error` says what was wrong with it there.
@@ -293,13 +296,17 @@ impl Devices {
         let mut failed: SmallVec<[(u16, Error); 3]> = smallvec::smallvec![(device, error)];
         loop {
             let tried: SmallVec<[u16; 4]> = failed.iter().map(|(number, _)| *number).collect();
-            let Ok(Some(mut other)) = self.plan_without(span, &tried) else { break };
-            match other.read().and_then(|()| other.verified(&verify)) {
+            let Ok(Some(other)) = self.plan_without(span, &tried) else { break };
+            let read = self.carry_out_one(other, &tried).and_then(|read| {
+                let number = read.number();
+                read.verified(&verify).map_err(|error| (number, error))
+            });
+            match read {
                 Ok(found) => {
                     self.repair(span, &failed);
                     return Ok(found);
                 }
-                Err(error) => failed.push((other.number(), error)),
+                Err(other) => failed.push(other),
             }
         }
         let group = self.group(span.group)?;

@@ -170,8 +170,9 @@ impl Group {
             (!matches!(choice, Choice::First(first) if first == at), wait, nearest(at))
         };
         let ranked = readable.iter().enumerate().filter(wanted);
+        let has_others = ranked.clone().nth(1).is_some();
         let (_, chosen) = ranked.min_by_key(|(at, member)| rank(*at, member))?;
-        Some(ReadUnderWay::begin(chosen, class))
+        Some(ReadUnderWay::begin(chosen, class).with_others(has_others))
     }
 
     /// Writes whole blocks to every member that takes writes.

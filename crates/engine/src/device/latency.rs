@@ -3,10 +3,14 @@
 //! The members of a mirror that are about as fast are read in turn; one that is much slower is left to those who would
 //! wait longer for the others. A device may be slow for a while, so its time is forgotten: a second later it counts for
 //! half, and in the end the device is tried again. So this is no mean that [`super::stats`] could tell.
+//!
+//! A read that is overdue ([`Patience`]) counts before it has ended: the device takes at least as long as that read has
+//! been under way.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::stats::now_ns;
+use super::patience::Patience;
+use super::stats::{Began, now_ns};
 
 /// A device that takes more than this many times as long as the fastest one is slow.
 const SLOW: u64 = 4;
@@ -23,6 +27,12 @@ pub(super) struct Latency {
     mean_ns: AtomicU64,
     /// Time of the last read.
     noted_ns: AtomicU64,
+    /// Number of reads under way that are overdue, and the time at which the first of them began.
+    overdue: AtomicU32,
+    overdue_since_ns: AtomicU64,
+    /// True if it was told that reads are overdue for long.
+    is_told: AtomicBool,
+    patience: Patience,
 }
 
 impl Latency {
@@ -35,6 +45,31 @@ impl Latency {
         // Of reads that end at the same time one may be lost, which the mean does not need.
         self.mean_ns.store(next.max(1), Ordering::Relaxed);
         self.noted_ns.store(now, Ordering::Relaxed);
+        self.patience.note(took, now);
+    }
+
+    /// Returns how long a read of the device is waited for before another one is asked, too.
+    pub(super) fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    /// Notes that a read that began then is overdue. [`Latency::overdue_ended`] has to follow.
+    pub(super) fn overdue(&self, began: Began) {
+        if self.overdue.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.overdue_since_ns.store(began.ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a read that was overdue has ended.
+    pub(super) fn overdue_ended(&self) {
+        if self.overdue.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.is_told.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if it has to be told that reads are overdue for long: once, until none is overdue any more.
+    pub(super) fn is_to_be_told(&self) -> bool {
+        !self.is_told.swap(true, Ordering::Relaxed)
     }
 
     /// Notes that a read failed, however soon: as if it had taken a second.
@@ -48,9 +83,15 @@ impl Latency {
         self.mean_ns.load(Ordering::Relaxed) >> idle_s.min(63)
     }
 
-    /// Returns the mean time of a read, in nanoseconds; 0 if it is not known, or not any more.
+    /// Returns the mean time of a read, in nanoseconds, or the age of one that is overdue; 0 if it is not known, or not
+    /// any more.
     pub(super) fn ns(&self) -> u64 {
-        self.at(now_ns())
+        let now = now_ns();
+        let mean = self.at(now);
+        if self.overdue.load(Ordering::Relaxed) == 0 {
+            return mean;
+        }
+        mean.max(now.saturating_sub(self.overdue_since_ns.load(Ordering::Relaxed)))
     }
 }
 
@@ -83,6 +124,23 @@ mod tests {
         assert!(before > 0);
         latency.note_failure();
         assert!(latency.ns() > before, "a failure comes soon, and says nothing good");
+    }
+
+    #[test]
+    fn a_read_that_is_overdue_counts_before_it_ends() {
+        let latency = Latency::default();
+        latency.note(1000);
+        let began = Began::now();
+        latency.overdue(began);
+        latency.overdue(began);
+        while began.elapsed_ns() < 2_000_000 {
+            std::thread::yield_now();
+        }
+        assert!(latency.ns() >= 2_000_000);
+        latency.overdue_ended();
+        assert!(latency.ns() >= 2_000_000, "the other one is under way");
+        latency.overdue_ended();
+        assert!(latency.ns() <= 1000);
     }
 
     #[test]

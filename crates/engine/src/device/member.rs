@@ -1,8 +1,8 @@
 //! A member of a group: a device that the pool has, whether it is here or not.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -181,14 +181,67 @@ pub(super) struct ReadUnderWay {
     began: Option<Began>,
     /// The instant at which it has started, if it had to wait before.
     started: Option<Began>,
+    /// True if another member could be read instead, and somebody waits.
+    has_others: bool,
+    /// True if it is overdue.
+    is_overdue: bool,
 }
 
 impl ReadUnderWay {
     pub(super) fn begin(member: &Arc<GroupMember>, class: IoClass) -> Self {
         member.reads.fetch_add(1, Ordering::Relaxed);
-        let mut read = Self { member: Arc::clone(member), class, began: None, started: None };
+        let (has_others, is_overdue) = (false, false);
+        let member = Arc::clone(member);
+        let mut read = Self { member, class, began: None, started: None, has_others, is_overdue };
         read.plan();
         read
+    }
+
+    /// Notes whether another member could be read instead.
+    pub(super) fn with_others(mut self, has_others: bool) -> Self {
+        self.has_others = has_others && self.class == IoClass::SyncRead && self.member.is_timed;
+        self
+    }
+
+    /// Returns true if another member may be read, too, when this one is overdue.
+    pub(super) fn has_others(&self) -> bool {
+        self.has_others
+    }
+
+    /// Returns the time at which the read is overdue, and the time from its beginning to then.
+    pub(super) fn due_ns(&self) -> (u64, u64) {
+        let bound_ns = self.member.latency.patience().bound_ns();
+        (self.began.map_or(u64::MAX, |began| began.ns().saturating_add(bound_ns)), bound_ns)
+    }
+
+    /// Notes that the read is overdue, and that another member is read, too.
+    pub(super) fn overdue(&mut self) {
+        if let (Some(began), false, Some(device)) = (self.began, self.is_overdue, self.member.device()) {
+            self.is_overdue = true;
+            self.member.latency.overdue(began);
+            device.stats().hedge();
+        }
+    }
+
+    /// Notes that somebody else has what the read is for. If it is overdue, another member has answered first.
+    pub(super) fn is_lost(&self) {
+        if let (true, Some(device)) = (self.is_overdue, self.member.device()) {
+            device.stats().hedge_won();
+        }
+    }
+
+    /// Leaves the read alone, which nobody waits for any more. What it takes is counted when it ends.
+    pub(super) fn leave(mut self) -> LateTurn {
+        let device = self.member.device().map(Arc::downgrade);
+        // It stays under way, as the end of `self` counts one as ended.
+        self.member.reads.fetch_add(1, Ordering::Relaxed);
+        LateTurn {
+            device,
+            member: Arc::downgrade(&self.member),
+            class: self.class,
+            began: self.began.take(),
+            is_overdue: std::mem::take(&mut self.is_overdue),
+        }
     }
 
     fn plan(&mut self) {
@@ -233,9 +286,16 @@ impl ReadUnderWay {
         Some(self.member.device()?.stats().of(self.class, IoKind::Read))
     }
 
+    fn end_overdue(&mut self) {
+        if std::mem::take(&mut self.is_overdue) {
+            self.member.latency.overdue_ended();
+        }
+    }
+
     /// Counts the read as done.
     pub(super) fn end(&mut self, bytes: u64) {
         self.start();
+        self.end_overdue();
         let started = self.started.take();
         if let (Some(began), Some(stats)) = (self.began.take(), self.stats()) {
             let took_ns = stats.end(began, bytes);
@@ -248,6 +308,7 @@ impl ReadUnderWay {
     /// Counts the read as failed: others are preferred for a while.
     pub(super) fn fail(&mut self, error: &Error) {
         self.start();
+        self.end_overdue();
         self.started = None;
         if let (Some(_), Some(stats)) = (self.began.take(), self.stats()) {
             stats.fail(error);
@@ -288,10 +349,75 @@ impl ReadUnderWay {
 impl Drop for ReadUnderWay {
     fn drop(&mut self) {
         self.member.reads.fetch_sub(1, Ordering::Relaxed);
+        self.end_overdue();
         let is_waiting = self.class.waits() && self.started.is_none();
         match (self.began.take(), self.stats()) {
             (Some(_), Some(stats)) if is_waiting => stats.leave(),
             (Some(_), Some(stats)) => stats.give_up(),
+            _ => {}
+        }
+    }
+}
+
+/// A read that nobody waits for any more. It does not keep its device open.
+pub(super) struct LateTurn {
+    device: Option<Weak<dyn Device>>,
+    member: Weak<GroupMember>,
+    class: IoClass,
+    began: Option<Began>,
+    is_overdue: bool,
+}
+
+/// Age of a late read from which on it is told of.
+const TOLD_NS: u64 = 1_000_000_000;
+
+impl LateTurn {
+    /// Tells that the device has not answered for long. Returns true if it need not be asked again.
+    pub(super) fn tell(&self) -> bool {
+        let (Some(member), Some(began)) = (self.member.upgrade(), self.began) else { return true };
+        let age_ns = began.elapsed_ns();
+        if self.is_overdue && age_ns < TOLD_NS {
+            return false;
+        }
+        if self.is_overdue && member.latency.is_to_be_told() {
+            let (device, seconds) = (member.path().display(), age_ns / 1_000_000_000);
+            tracing::warn!(%device, seconds, "it does not answer a read; its mirror is read instead");
+        }
+        true
+    }
+
+    /// Notes that another member has answered before.
+    pub(super) fn is_lost(&self) {
+        if let (true, Some(device)) = (self.is_overdue, self.device.as_ref().and_then(Weak::upgrade)) {
+            device.stats().hedge_won();
+        }
+    }
+
+    /// Counts the read as ended: done, failed, or given up. Who has left meanwhile counts nothing.
+    pub(super) fn end(self, outcome: Option<Result<u64>>) {
+        let member = self.member.upgrade();
+        let mut took_ns = None;
+        if let (Some(device), Some(began)) = (self.device.and_then(|device| device.upgrade()), self.began) {
+            let stats = device.stats().of(self.class, IoKind::Read);
+            match &outcome {
+                Some(Ok(bytes)) => took_ns = Some(stats.end(began, *bytes)),
+                Some(Err(error)) => stats.fail(error),
+                None => stats.give_up(),
+            }
+        }
+        let Some(member) = member else { return };
+        member.reads.fetch_sub(1, Ordering::Relaxed);
+        if self.is_overdue {
+            let is_long = took_ns.is_some_and(|took_ns| took_ns >= TOLD_NS);
+            if is_long && member.latency.is_to_be_told() {
+                let (device, ms) = (member.path().display(), took_ns.unwrap_or_default() / 1_000_000);
+                tracing::warn!(%device, ms, "it took long to answer a read; its mirror was read instead");
+            }
+            member.latency.overdue_ended();
+        }
+        match (took_ns, outcome) {
+            (Some(took_ns), _) => member.latency.note(took_ns),
+            (_, Some(Err(_))) => member.latency.note_failure(),
             _ => {}
         }
     }

@@ -28,6 +28,8 @@
 //! stats      counters by class and kind
 //! open_device what is kept of a device while it is open: counters and queue (`DeviceStats`)
 //! latency    the mean time of reads of late, by which a member of a mirror is chosen
+//! patience   how long a read is waited for before another member of a mirror is asked, too
+//! hedge      reads of mirrors, which are sent to another member when they are overdue
 //! ```
 
 use std::ops::Range;
@@ -45,6 +47,7 @@ mod devices;
 mod file;
 mod flush;
 mod group;
+mod hedge;
 mod lane;
 mod latency;
 mod lock;
@@ -54,6 +57,7 @@ mod mode;
 mod one;
 mod open;
 mod open_device;
+mod patience;
 mod planned;
 mod queue;
 mod recorded;
@@ -72,14 +76,15 @@ pub use devices::Devices;
 pub(crate) use devices::{DeviceHere, FoundMember, READ_BYTES_MAX};
 pub use file::FileDevice;
 pub(crate) use group::Roster;
+pub(crate) use hedge::is_possible as hedging_is_possible;
 pub use lock::unlock;
 pub(crate) use member::{ALL, MemberState};
 pub use mode::OpenMode;
 pub(crate) use one::AllocationClass;
 pub use one::OneDevice;
 pub use open::create_file_device;
-pub use open_device::DeviceStats;
-pub(crate) use planned::{PlannedRead, ReadFrom, Span};
+pub use open_device::{DeviceStats, HedgeCounts};
+pub(crate) use planned::{LateRead, PlannedRead, ReadFrom, Span};
 pub(crate) use queue::waited;
 pub(crate) use recorded::{RecordedDevice, Recording};
 pub(crate) use redirected::Redirection;

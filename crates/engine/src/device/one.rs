@@ -6,7 +6,7 @@ use super::again::again;
 use super::class::IoClass;
 use super::lane::Lane;
 use super::stats::RequestCounts;
-use super::{AlignedBuf, Device, DeviceCounts};
+use super::{AlignedBuf, Device, DeviceCounts, HedgeCounts};
 use crate::Result;
 
 /// Use for which space on a device is allocated.
@@ -60,6 +60,11 @@ impl<'a> OneDevice<'a> {
     /// Returns the values of the device's counters.
     pub(crate) fn counts(self) -> DeviceCounts {
         self.0.device().stats().counts()
+    }
+
+    /// Returns the number of its reads that were sent to another device, too.
+    pub(crate) fn hedges(self) -> HedgeCounts {
+        self.0.device().stats().hedges()
     }
 
     /// Returns the values of the device's counters by class and kind.

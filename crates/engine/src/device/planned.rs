@@ -4,11 +4,13 @@
 //! them. It chooses among the devices of a mirror. The caller carries the plan out, at once ([`PlannedRead::read`]) or with an io_uring of its own
 //! ([`PlannedRead::file`]). What was read comes out only through [`PlannedRead::verified`].
 
+use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::member::ReadUnderWay;
+use super::member::{LateTurn, ReadUnderWay};
 use super::missing::NoDevice;
 use super::{AlignedBuf, Device};
 use crate::limits::BLOCK_BYTES;
@@ -44,7 +46,63 @@ pub(crate) struct PlannedRead {
     request: (u64, AlignedBuf),
     /// Position of the span in that memory.
     start: usize,
-    len_bytes: usize,
+    span: Span,
+}
+
+/// A read that nobody waits for any more, with the memory that the kernel writes to until it has ended.
+pub(crate) struct LateRead {
+    turn: LateTurn,
+    path: PathBuf,
+    offset: u64,
+    buf: AlignedBuf,
+}
+
+impl LateRead {
+    /// Notes that another device has answered before.
+    pub(crate) fn is_lost(&self) {
+        self.turn.is_lost();
+    }
+
+    /// Tells that the device has not answered for long. Returns true if it need not be asked again.
+    pub(super) fn tell(&self) -> bool {
+        self.turn.tell()
+    }
+
+    /// Counts the read as ended, with what the kernel says of it.
+    pub(crate) fn end(self, result: i32) {
+        let len_bytes = self.buf.len() as u64;
+        let outcome = match read_whole(result, len_bytes) {
+            Ok(()) => Some(Ok(len_bytes)),
+            Err(_) if is_not_made(result) => None,
+            Err(source) => {
+                Some(Err(Error::Io { op: "read", device: self.path, offset: self.offset, len_bytes, source }))
+            }
+        };
+        self.turn.end(outcome);
+    }
+
+    /// Gives the read up, which the kernel may not have ended: the memory is never used again.
+    pub(crate) fn leak(self) {
+        std::mem::forget(self.buf);
+        self.turn.end(None);
+    }
+}
+
+/// Returns true if the kernel says by `result` that it has not made a read, for no fault of the device.
+fn is_not_made(result: i32) -> bool {
+    matches!(result.saturating_neg(), libc::ECANCELED | libc::EINTR | libc::EAGAIN)
+}
+
+/// Returns an error unless the kernel says by `result` that all of a read's bytes were read.
+fn read_whole(result: i32, len_bytes: u64) -> io::Result<()> {
+    match u64::try_from(result) {
+        Ok(read) if read == len_bytes => Ok(()),
+        Ok(read) => Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            format!("the device moved {read} bytes and no more; has it shrunk?"),
+        )),
+        Err(_) => Err(io::Error::from_raw_os_error(result.saturating_neg())),
+    }
 }
 
 impl PlannedRead {
@@ -66,7 +124,7 @@ impl PlannedRead {
             turn,
             request: (first, AlignedBuf::scratch((last - first) as usize)),
             start: (offset - first) as usize,
-            len_bytes: len_bytes as usize,
+            span,
         })
     }
 
@@ -146,6 +204,71 @@ impl PlannedRead {
         self.turn.end(self.request.1.len() as u64);
     }
 
+    /// Returns what is read.
+    pub(super) const fn span(&self) -> Span {
+        self.span
+    }
+
+    /// Notes that another device has answered before.
+    pub(super) fn is_lost(&self) {
+        self.turn.is_lost();
+    }
+
+    /// Returns the read, as it is under way.
+    pub(super) fn turn(&mut self) -> &mut ReadUnderWay {
+        &mut self.turn
+    }
+
+    /// Returns true if the read may be sent to another device, too, when it is overdue.
+    pub(super) fn may_be_hedged(&self) -> bool {
+        self.turn.has_others() && self.device.file().is_some()
+    }
+
+    /// Ends a read that was made by the descriptor, with what the kernel says of it. If the kernel did not make it, it is
+    /// made now.
+    ///
+    /// # Errors
+    /// Those of [`Device::read`].
+    pub(super) fn ended(&mut self, result: i32) -> Result<()> {
+        let (offset, len_bytes) = (self.request.0, self.request.1.len() as u64);
+        match read_whole(result, len_bytes) {
+            Ok(()) => {
+                self.count();
+                Ok(())
+            }
+            Err(_) if is_not_made(result) => self.read(),
+            Err(source) => {
+                let device = self.device.path().to_path_buf();
+                let error = Error::Io { op: "read", device, offset, len_bytes, source };
+                self.turn.fail(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the time from its planning on after which the read is overdue; `None` if nobody else can be asked.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        self.may_be_hedged().then(|| Duration::from_nanos(self.turn.due_ns().1))
+    }
+
+    /// Leaves a read alone that the kernel makes and that is overdue, since another device is asked.
+    pub(crate) fn leave_overdue(mut self) -> LateRead {
+        self.turn.overdue();
+        self.leave()
+    }
+
+    /// Leaves a read alone that the kernel makes, and that nobody waits for any more.
+    pub(super) fn leave(self) -> LateRead {
+        let path = self.device.path().to_path_buf();
+        let Self { turn, request: (offset, buf), .. } = self;
+        LateRead { turn: turn.leave(), path, offset, buf }
+    }
+
+    /// Gives up a read that the kernel may not have ended: the memory is never used again.
+    pub(super) fn leak(self) {
+        std::mem::forget(self.request.1);
+    }
+
     /// Returns what `verify` makes of the bytes that were read. It gets the device that they come from, too.
     ///
     /// # Errors
@@ -154,7 +277,8 @@ impl PlannedRead {
         &'a self,
         verify: impl FnOnce(&'a [u8], ReadFrom<'_>) -> Result<T>,
     ) -> Result<T> {
-        let bytes = self.request.1.get(self.start..self.start + self.len_bytes).unwrap_or_default();
+        let bytes =
+            self.request.1.get(self.start..self.start + self.span.len_bytes as usize).unwrap_or_default();
         verify(bytes, ReadFrom { number: self.number(), path: self.device.path() })
     }
 }

@@ -40,6 +40,11 @@ impl Began {
         Self(now_ns())
     }
 
+    /// Returns the instant, as [`now_ns`] would have told it.
+    pub(super) const fn ns(self) -> u64 {
+        self.0
+    }
+
     /// Returns the nanoseconds since then.
     pub(super) fn elapsed_ns(self) -> u64 {
         now_ns().saturating_sub(self.0)

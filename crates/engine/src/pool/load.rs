@@ -106,8 +106,7 @@ fn read_pages(
     let first = pages.first().map(|page| page.placed.first);
     let together = first.and_then(|first| {
         let span = Span { len_bytes: end - first.offset, ..first.span() };
-        let mut plan = devices.plan(span).ok()?;
-        plan.read().ok()?;
+        let plan = devices.carry_out(vec![devices.plan(span).ok()?]).ok()?.pop()?;
         Some((first.offset, plan))
     });
     let read = |page: &TablePage| {

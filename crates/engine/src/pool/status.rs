@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::{Reason, Space, Waited};
-use crate::device::{AllocationClass, DeviceCounts, DeviceHere, MemberState, RequestCounts};
+use crate::device::{AllocationClass, DeviceCounts, DeviceHere, HedgeCounts, MemberState, RequestCounts};
 use crate::faults::FaultReport;
 use crate::limits::CHUNK_BYTES;
 use crate::record::RecordCacheStats;
@@ -71,6 +71,11 @@ pub struct DeviceStatus {
     pub counts: DeviceCounts,
     /// The same by class and kind; kinds of requests that were never made are left out.
     pub requests: Vec<RequestCounts>,
+    /// Its reads that were sent to another device of its mirror, too, because they were overdue.
+    pub hedges: HedgeCounts,
+    /// Mean time of its reads of late, in nanoseconds, or the age of one that is overdue, if that is long, and much longer
+    /// than that of another device of its mirror.
+    pub slow_ns: Option<u64>,
     /// True if the device takes discards, as far as is known.
     pub discards: bool,
     /// Use for which space on the device is allocated.
@@ -231,6 +236,16 @@ pub(super) struct PageTotals {
     pub physical_bytes: u64,
 }
 
+/// Mean time of a read from which on a device may be slow.
+const SLOW_NS: u64 = 100_000_000;
+/// A device is slow only if it takes more than this many times as long as the fastest other one of its mirror.
+const SLOW_TIMES: u64 = 4;
+
+/// Returns the time of a device's reads if it is slow, by that and the time of the fastest other one of its mirror.
+fn slow_ns((own, fastest): (u64, u64)) -> Option<u64> {
+    (fastest > 0 && own >= SLOW_NS && own / SLOW_TIMES >= fastest).then_some(own)
+}
+
 impl Pool {
     /// Sums up the pages of all datasets.
     pub(super) fn page_totals(&self) -> PageTotals {
@@ -293,6 +308,13 @@ impl Pool {
         self.shared.space()
     }
 
+    /// Returns true if reads of mirrors that take too long are sent to another device, too: the kernel does not refuse
+    /// it.
+    #[must_use]
+    pub fn hedging_is_possible(&self) -> bool {
+        crate::device::hedging_is_possible()
+    }
+
     /// Returns the devices of the pool, by group and number, those that are missing included.
     pub fn device_status(&self) -> Vec<DeviceStatus> {
         let devices = &self.shared.devices;
@@ -307,7 +329,8 @@ impl Pool {
                 let (size_bytes, discards, class) = one.map_or((0, false, AllocationClass::Normal), |one| {
                     (one.size_bytes(), one.discards(), one.class())
                 });
-                let (counts, requests) = one.map(|one| (one.counts(), one.requests())).unwrap_or_default();
+                let counted = one.map(|one| (one.counts(), one.requests(), one.hedges()));
+                let (counts, requests, hedges) = counted.unwrap_or_default();
                 all.push(DeviceStatus {
                     number,
                     group,
@@ -321,6 +344,8 @@ impl Pool {
                     size_bytes,
                     counts,
                     requests,
+                    hedges,
+                    slow_ns: slow_ns(devices.latency_ns(group, number)),
                     discards,
                     class,
                 });
@@ -382,6 +407,21 @@ impl Pool {
             faults: self.faults(),
             replayed: self.replayed,
             rescue: self.rescue.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_slow_beside_another_one_that_is_not() {
+        const MS: u64 = 1_000_000;
+        assert_eq!(slow_ns((30_000 * MS, MS)), Some(30_000 * MS));
+        assert_eq!(slow_ns((100 * MS, 25 * MS)), Some(100 * MS));
+        for at in [(99 * MS, MS), (400 * MS, 101 * MS), (30_000 * MS, 0), (0, MS)] {
+            assert_eq!(slow_ns(at), None, "{at:?}");
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Reads one record in two steps, for callers who wait between them themselves.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use super::read::Located;
 use super::table::Segments;
-use crate::device::{Devices, PlannedRead};
+use crate::device::{Devices, LateRead, PlannedRead};
 use crate::{Addr, Result};
 
 /// A record that is to be read, and the plan of its reading.
@@ -50,6 +51,16 @@ impl RecordFetch {
     /// Counts a read that the caller has made by the descriptor, without the device.
     pub(crate) fn count(&mut self) {
         self.plan.count();
+    }
+
+    /// Returns the time from its planning on after which the read is overdue; `None` if nobody else can be asked.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        self.plan.due_in()
+    }
+
+    /// Leaves a read alone that the kernel makes and that is overdue, since another device is asked.
+    pub(crate) fn leave_overdue(self) -> LateRead {
+        self.plan.leave_overdue()
     }
 
     /// Returns the record's address.

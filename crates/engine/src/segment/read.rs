@@ -421,17 +421,17 @@ fn read_groups(
     addrs: &[Addr],
     sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let mut plans =
+    let plans =
         groups.iter().map(|group| devices.plan(group.span())).collect::<Result<Vec<PlannedRead>>>()?;
-    match PlannedRead::read_all(&mut plans) {
-        Ok(()) => {}
+    let plans = match devices.carry_out(plans) {
+        Ok(plans) => plans,
         // Nothing says which of the records could not be read; another device may have it, or the same one reads it when
         // it is asked again.
         Err(Error::Io { .. }) => {
             return groups.iter().try_for_each(|group| group.deliver_each(devices, addrs, sink));
         }
         Err(error) => return Err(error),
-    }
+    };
     let mut read = groups.iter().zip(&plans);
     read.try_for_each(|(group, plan)| group.deliver(devices, plan, addrs, sink))
 }

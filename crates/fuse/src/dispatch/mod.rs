@@ -17,9 +17,9 @@ use crate::protocol::Opcode;
 use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Wait};
 pub(crate) use convert::opened;
 use convert::statfs_out;
-use pagefold_engine::dataset::Caller;
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::dataset::journal::during;
+use pagefold_engine::dataset::{Caller, LateFetch};
 use pagefold_fs::{Fs, FsError, Ino, OpenFlags, TryRead};
 pub use snapshots::{HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 use std::sync::Arc;
@@ -324,6 +324,17 @@ impl Handler for Dispatch {
             Ok(None) => self.read_later(request, offset, size, blocking),
             Err(error) => failed(request, &error),
         }
+    }
+
+    fn overdue(&self, fetching: Fetching, blocking: &Blocking) -> LateFetch {
+        let Fetching { request, fetch, offset, size } = fetching;
+        let late = fetch.leave_overdue();
+        let is_answered = late.is_answered();
+        self.later(blocking, Wait::Read, request, move |fs, request| {
+            read(fs, request, offset, size);
+            is_answered.store(true, Relaxed);
+        });
+        late
     }
 }
 

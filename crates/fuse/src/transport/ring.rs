@@ -8,7 +8,7 @@
 //!
 //! 1. the kernel, from the submission of REGISTER or COMMIT_AND_FETCH until its completion;
 //! 2. a [`Request`], from the completion until it is answered, on whatever thread; while the kernel reads a device for
-//!    it, the request is in `reads`;
+//!    it, the request is in `reads`, unless that takes too long and another device of a mirror is asked;
 //! 3. the queue's `done` list, from the answer until the queue's thread commits the entry.
 //!
 //! Memory that large requests have touched is given back while the kernel has the entry. This is safe for two reasons.
@@ -16,6 +16,7 @@
 //! (`io_uring_enter`; the ring is made with DEFER_TASKRUN), never while that thread does something else. And an entry
 //! whose header is still the one of the last reply has not been given another request.
 
+mod device_reads;
 mod exchange;
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -42,6 +43,7 @@ use crate::protocol::{
     InHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER, RING_HEADER_BYTES, RING_OP_BYTES, RingEntryInOut,
 };
 use crate::request::{Fetching, Request};
+use device_reads::DeviceReads;
 
 /// Offset of the entry's state within its header.
 const STATE_START: usize = RING_HEADER_BYTES + RING_OP_BYTES;
@@ -50,7 +52,9 @@ const HEADER_BYTES: usize = STATE_START + size_of::<RingEntryInOut>();
 const WAKE: u64 = u64::MAX;
 /// `user_data` of the timer.
 const TIMER: u64 = u64::MAX - 1;
-/// Set in `user_data` of a device read, beside the index of the entry whose request it is for.
+/// `user_data` of the timer for device reads that are overdue.
+const OVERDUE: u64 = u64::MAX - 2;
+/// Set in `user_data` of a device read, beside its index in [`DeviceReads`].
 const READ: u64 = 1 << 63;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
@@ -142,9 +146,7 @@ struct Worker {
     entries: Vec<Option<Box<RingExchange>>>,
     /// Number of entries that the kernel has not given back for good.
     alive: usize,
-    /// Requests for which the kernel reads a device, by the index of their entry. The kernel writes into their memory
-    /// until the read has completed.
-    reads: Vec<Option<Fetching>>,
+    reads: DeviceReads,
     wake_value: Box<u64>,
     timer: Timer,
     /// [`RING_IDLE`] in memory from which the kernel reads it.
@@ -189,7 +191,7 @@ impl Worker {
             device: Arc::clone(&wiring.device),
             entries: Vec::new(),
             alive: 0,
-            reads: Vec::new(),
+            reads: DeviceReads::default(),
             wake_value: Box::new(0),
             timer: Timer::default(),
             idle: Box::new(RING_IDLE.into()),
@@ -219,7 +221,6 @@ impl Worker {
             self.entries.push(Some(Box::new(exchange)));
         }
         self.alive = vectors.len();
-        self.reads.resize_with(depth, || None);
         for (index, vector) in vectors.iter().enumerate() {
             let command = self.command(RING_CMD_REGISTER, 0, Some(vector)).user_data(index as u64);
             self.push(&command)?;
@@ -309,6 +310,9 @@ impl Worker {
                     if !self.timer.busy {
                         self.give_back(PAGE_BYTES);
                     }
+                } else if user_data == OVERDUE {
+                    self.reads.hand_on_overdue(wiring, blocking);
+                    self.arm_overdue()?;
                 } else if user_data & READ != 0 {
                     self.read_done(user_data & !READ, result, wiring, blocking);
                 } else {
@@ -383,38 +387,36 @@ impl Worker {
         self.timer.busy = true;
         let request = Request::new(header, exchange, Arc::clone(&wiring.stats));
         match wiring.handler.handle(request, blocking) {
-            Some(fetching) => self.start_read(index, fetching, wiring, blocking),
+            Some(fetching) => self.start_read(fetching, wiring, blocking),
             None => Ok(()),
         }
     }
 
     /// Begins the device read that a request waits for.
-    fn start_read(
-        &mut self,
-        index: u64,
-        mut fetching: Fetching,
-        wiring: &Wiring,
-        blocking: &Blocking,
-    ) -> io::Result<()> {
+    fn start_read(&mut self, mut fetching: Fetching, wiring: &Wiring, blocking: &Blocking) -> io::Result<()> {
         let fd = fetching.fetch.file().map(|fd| types::Fd(fd.as_raw_fd()));
         let (offset, into) = fetching.fetch.request();
         let (start, len) = (into.as_mut_ptr(), u32::try_from(into.len()));
-        let slot = self.reads.get_mut(index as usize).filter(|slot| slot.is_none());
-        let (Some(fd), Ok(len), Some(slot)) = (fd, len, slot) else {
+        let (Some(fd), Ok(len)) = (fd, len) else {
             wiring.handler.fetched(fetching, false, blocking);
             return Ok(());
         };
-        *slot = Some(fetching);
+        let index = self.reads.begin(fetching);
         let read = opcode::Read::new(fd, start, len).offset(offset).build().user_data(READ | index);
-        self.push(&squeue::Entry128::from(read))
+        self.push(&squeue::Entry128::from(read))?;
+        self.arm_overdue()
+    }
+
+    /// Arms the timer for reads that are overdue, if it is not armed and there may be some.
+    fn arm_overdue(&mut self) -> io::Result<()> {
+        let Some(time) = self.reads.arm() else { return Ok(()) };
+        let timeout = opcode::Timeout::new(time).build().user_data(OVERDUE);
+        self.push(&squeue::Entry128::from(timeout))
     }
 
     /// Goes on with a request whose device read has ended: completely, short, or in an error.
     fn read_done(&mut self, index: u64, result: i32, wiring: &Wiring, blocking: &Blocking) {
-        let Some(mut fetching) = self.reads.get_mut(index as usize).and_then(Option::take) else {
-            tracing::error!(index, "a completion for a read that was not asked for");
-            return;
-        };
+        let Some(mut fetching) = self.reads.end(index, result) else { return };
         let filled = usize::try_from(result) == Ok(fetching.fetch.request().1.len());
         wiring.handler.fetched(fetching, filled, blocking);
     }
@@ -426,7 +428,6 @@ impl Drop for Worker {
             // The kernel may still write into the memory of its entries: memory that leaks is better than memory that
             // changes.
             self.entries.drain(..).for_each(std::mem::forget);
-            self.reads.drain(..).for_each(std::mem::forget);
             std::mem::forget(std::mem::take(&mut self.wake_value));
         }
     }

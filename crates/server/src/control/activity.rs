@@ -59,6 +59,12 @@ pub struct DeviceActivity {
     pub path: PathBuf,
     /// Figures of each class and kind of which there were requests.
     pub requests: Vec<RequestFigures>,
+    /// Its reads that were sent to another device of its mirror, too, because they took too long.
+    #[serde(default)]
+    pub hedged_reads: u64,
+    /// Those of them that the other device answered first.
+    #[serde(default)]
+    pub hedges_won: u64,
 }
 
 /// Requests of one class and kind.

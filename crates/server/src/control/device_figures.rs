@@ -41,6 +41,10 @@ pub struct DeviceFigures {
     /// True if the device takes discards; `None`: that is not known.
     #[serde(default)]
     pub discards: Option<bool>,
+    /// Mean time of its reads of late, in nanoseconds, or the time for which it has not answered one, if it is slow:
+    /// another device of its mirror is much faster.
+    #[serde(default)]
+    pub slow_ns: Option<u64>,
 }
 
 /// How fast a device gave what was read of it in large pieces since the pool was opened.

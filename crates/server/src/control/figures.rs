@@ -531,6 +531,10 @@ pub struct PoolFigures {
     /// How fast devices are read, of those of which that is known.
     #[serde(default)]
     pub read_speeds: Vec<ReadSpeed>,
+    /// False if reads of mirrors wait for a device however long it takes, as the kernel refuses io_uring to the server;
+    /// `None` if there is no server.
+    #[serde(default)]
+    pub hedges: Option<bool>,
     /// Spares.
     #[serde(default)]
     pub spares: Vec<SpareFigures>,

@@ -45,6 +45,8 @@ struct Reported<'a> {
     space: Option<(u64, u64)>,
     seconds: f64,
     requests: Vec<&'a RequestFigures>,
+    /// Reads that were sent to a second device, too, and those of them that it answered first.
+    hedges: [u64; 2],
 }
 
 /// RequestSums of some requests.
@@ -94,7 +96,9 @@ fn all_reported<'a>(rates: &'a [(&str, Activity)], args: &Iostat) -> Vec<Reporte
         let seconds = (activity.age_ms as f64 / 1000.0).max(0.001);
         let of = |name, space, devices: &'a [DeviceActivity]| {
             let requests = devices.iter().flat_map(|device| &device.requests).collect();
-            Reported { name, space, seconds, requests }
+            let hedges = [|of: &DeviceActivity| of.hedged_reads, |of: &DeviceActivity| of.hedges_won];
+            let hedges = hedges.map(|count| devices.iter().map(count).sum());
+            Reported { name, space, seconds, requests, hedges }
         };
         let free_bytes = activity.size_bytes.saturating_sub(activity.allocated_bytes);
         let space = Some((activity.allocated_bytes, free_bytes));
@@ -146,6 +150,7 @@ pub(super) fn table(rates: &[(&str, Activity)], args: &Iostat) -> Table {
     if args.latency {
         numbers(&["READ WAIT", "WRITE WAIT", "FLUSH WAIT"]);
         CLASSES.iter().for_each(|class| numbers(&[class.wait]));
+        numbers(&["HEDGED", "WON"]);
     }
     if args.queues {
         CLASSES.iter().for_each(|class| numbers(&class.queues));
@@ -172,6 +177,8 @@ pub(super) fn table(rates: &[(&str, Activity)], args: &Iostat) -> Table {
             let kinds = [reads, writes, flushes];
             let all = kinds.into_iter().chain(CLASSES.iter().map(|class| reported.of_class(class.name)));
             row.extend(all.map(|sums| known(sums.mean_ns().map(time))));
+            let count = |reads: u64| if exact { reads.to_string() } else { units::count(reads as f64) };
+            row.extend(reported.hedges.map(count));
         }
         if args.queues {
             let now = |class: &Class| {
@@ -249,6 +256,8 @@ mod tests {
             allocated_bytes: 40 << 20,
             free_bytes: 8 << 20,
             requests,
+            hedged_reads: 3,
+            hedges_won: 2,
         }
     }
 
@@ -313,7 +322,9 @@ mod tests {
     fn times_and_queues_are_told_by_class() {
         let told = rows(&table(&of_mirror(), &args(|args| args.latency = true)));
         let wait = "100000";
-        assert_eq!(told[0][7..], [wait, wait, wait, wait, wait, "-", "-", "-", "-", "-", wait, "-"]);
+        let hedges = ["9", "6"];
+        assert_eq!(told[0][7..19], [wait, wait, wait, wait, wait, "-", "-", "-", "-", "-", wait, "-"]);
+        assert_eq!(told[0][19..], hedges);
         let told = rows(&table(&of_mirror(), &args(|args| args.queues = true)));
         let none = ["0"; 10];
         assert_eq!(told[0][7..11], ["1", "2", "3", "6"]);
@@ -322,7 +333,7 @@ mod tests {
             (&none.map(String::from)[..], &["1", "2", "0", "0"].map(String::from)[..])
         );
         let mut told = rows(&table(&of_mirror(), &args(|args| (args.latency, args.queues) = (true, true))));
-        assert_eq!(told.pop().unwrap().len(), 7 + 12 + 18);
+        assert_eq!(told.pop().unwrap().len(), 7 + 14 + 18);
     }
 
     #[test]

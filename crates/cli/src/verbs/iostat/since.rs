@@ -66,7 +66,13 @@ fn device_since(old: Option<&DeviceActivity>, now: &DeviceActivity) -> DeviceAct
         Some(old) => requests_since(old, now),
         None => now.clone(),
     });
-    DeviceActivity { requests: requests.collect(), ..now.clone() }
+    let (hedged, won) = old.map_or((0, 0), |old| (old.hedged_reads, old.hedges_won));
+    DeviceActivity {
+        requests: requests.collect(),
+        hedged_reads: now.hedged_reads.saturating_sub(hedged),
+        hedges_won: now.hedges_won.saturating_sub(won),
+        ..now.clone()
+    }
 }
 
 fn requests_since(old: &RequestFigures, now: &RequestFigures) -> RequestFigures {
@@ -134,6 +140,8 @@ mod tests {
             allocated_bytes: 0,
             free_bytes: 0,
             requests: vec![requests],
+            hedged_reads: 2 * operations,
+            hedges_won: operations,
         }
     }
 
@@ -157,6 +165,7 @@ mod tests {
         assert_eq!((of.waiting, of.in_flight), (3, 1));
         assert_eq!((of.operations, of.bytes, of.total_ns), (4, 4 * 4096, 12_000));
         assert_eq!(of.latencies, [LatencyFigures { below_ns: 4096, operations: 4 }]);
+        assert_eq!((delta.hedged_reads, delta.hedges_won), (8, 4));
     }
 
     #[test]

@@ -159,6 +159,11 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
         print_server(pool, show);
     }
     print_devices(pool, show);
+    if pool.hedges == Some(false)
+        && pool.devices.chunk_by(|a, b| a.group == b.group).any(|group| group.len() > 1)
+    {
+        line("reads", "wait for a device of a mirror however long it takes, as the kernel refuses io_uring");
+    }
     print_errors(pool);
 }
 
@@ -317,6 +322,11 @@ const COLUMNS: [(&str, Align); 6] = [
 ];
 const ERRORS_FROM: usize = 3;
 
+/// Returns what is told of a device that takes much longer for its reads than others of its mirror.
+fn slow_note(device: &DeviceFigures) -> String {
+    device.slow_ns.map(|ns| format!(", slow: {}", units::nanoseconds(ns))).unwrap_or_default()
+}
+
 fn print_devices(pool: &PoolFigures, show: Numbers) {
     print_table(pool, |bytes| show.size(bytes), &COLUMNS);
 }
@@ -342,7 +352,7 @@ fn print_table(pool: &PoolFigures, size: impl Fn(u64) -> String, columns: &[(&'s
             let leaves = if device.leaves || device.removing { ", leaves" } else { "" };
             let mut row = vec![
                 format!("{indent}{below}{path}"),
-                format!("{}{leaves}{}", device.state, spares::note(pool, device.number)),
+                format!("{}{leaves}{}{}", device.state, slow_note(device), spares::note(pool, device.number)),
                 size(device.size_bytes),
                 device.errors.read_errors.to_string(),
                 device.errors.write_errors.to_string(),

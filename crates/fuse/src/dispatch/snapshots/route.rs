@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pagefold_engine::dataset::LateFetch;
 use pagefold_fs::Ino;
 
 use super::super::Dispatch;
@@ -117,5 +118,9 @@ impl Handler for WithSnapshots {
 
     fn fetched(&self, fetching: Fetching, filled: bool, blocking: &Blocking) {
         self.live.fetched(fetching, filled, blocking);
+    }
+
+    fn overdue(&self, fetching: Fetching, blocking: &Blocking) -> LateFetch {
+        self.live.overdue(fetching, blocking)
     }
 }

@@ -1,0 +1,158 @@
+//! Reads through an io_uring that a thread waits for only as long as it wants to.
+//!
+//! The ring has the memory of its reads, as their plans, until the kernel has ended them: invariant of everything below.
+//! A ring that is dropped before leaks that memory.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use io_uring::{IoUring, opcode, types};
+
+use crate::device::{LateRead, PlannedRead};
+
+/// Largest number of reads under way, and number of entries of the ring.
+pub(super) const READS_MAX: usize = 64;
+
+/// A read that the kernel makes.
+enum InKernel {
+    /// Somebody waits for it: it is for this read of those that are made at once.
+    Awaited(PlannedRead, usize),
+    /// Nobody waits for it any more.
+    Late(LateRead),
+}
+
+/// A ring, and the reads that the kernel makes for it.
+pub(super) struct HedgeRing {
+    ring: IoUring,
+    reads: Vec<Option<InKernel>>,
+    under_way: usize,
+}
+
+impl HedgeRing {
+    /// # Errors
+    /// Those of the kernel, which may not have io_uring, or not be able to wait for a time (before Linux 5.11).
+    pub(super) fn open() -> io::Result<Self> {
+        // Not one whose completions only its own thread can take: they may come when that does something else, or has
+        // ended (`super::late`).
+        let ring = IoUring::new(READS_MAX as u32)?;
+        if !ring.params().is_feature_ext_arg() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Self { ring, reads: (0..READS_MAX).map(|_| None).collect(), under_way: 0 })
+    }
+
+    /// Returns the number of reads that have not ended.
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Prepares a read, and returns its place in the ring; returns the plan if there is no room for it.
+    #[allow(clippy::result_large_err, reason = "the plan goes back to the caller, who has it by value")]
+    pub(super) fn push(&mut self, mut plan: PlannedRead, of: usize) -> Result<usize, PlannedRead> {
+        let free = self.reads.iter().position(Option::is_none);
+        let fd = plan.file().map(|fd| types::Fd(fd.as_raw_fd()));
+        let (offset, into) = plan.request();
+        let (start, len) = (into.as_mut_ptr(), u32::try_from(into.len()));
+        let (Some(at), Some(fd), Ok(len)) = (free, fd, len) else { return Err(plan) };
+        let read = opcode::Read::new(fd, start, len).offset(offset).build().user_data(at as u64);
+        // SAFETY: the plan has the memory, which stays where it is, and the device. It is in `reads` from here on until
+        // the completion was seen; after that the memory is not freed, but leaked, should `self` be dropped before.
+        if unsafe { self.ring.submission().push(&read) }.is_err() {
+            return Err(plan);
+        }
+        if let Some(slot) = self.reads.get_mut(at) {
+            *slot = Some(InKernel::Awaited(plan, of));
+        }
+        self.under_way += 1;
+        Ok(at)
+    }
+
+    /// Returns a read that somebody waits for, by its place.
+    pub(super) fn awaited(&mut self, at: usize) -> Option<&mut PlannedRead> {
+        match self.reads.get_mut(at)? {
+            Some(InKernel::Awaited(plan, _)) => Some(plan),
+            _ => None,
+        }
+    }
+
+    /// Begins the reads that were pushed, and waits until `want` reads have ended, or so many nanoseconds have passed,
+    /// or something else has woken the thread.
+    ///
+    /// # Errors
+    /// Those of the kernel; then it is not known which reads have begun.
+    pub(super) fn wait(&mut self, want: usize, rest_ns: Option<u64>) -> io::Result<()> {
+        let waited = match rest_ns {
+            None => self.ring.submit_and_wait(want),
+            Some(rest_ns) => {
+                let time = types::Timespec::new().sec(rest_ns / 1_000_000_000);
+                let time = time.nsec((rest_ns % 1_000_000_000) as u32);
+                self.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&time))
+            }
+        };
+        match waited {
+            Ok(_) => Ok(()),
+            // EBUSY and EAGAIN: the kernel cannot take more now, and what it has goes on.
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Takes a read that somebody waits for and that has ended, with what it is for, and what the kernel says of it.
+    pub(super) fn ended(&mut self) -> Option<(PlannedRead, usize, i32)> {
+        while let Some(completion) = self.ring.completion().next() {
+            let slot = self.reads.get_mut(usize::try_from(completion.user_data()).unwrap_or(usize::MAX));
+            let Some(read) = slot.and_then(Option::take) else { continue };
+            self.under_way -= 1;
+            match read {
+                InKernel::Awaited(plan, of) => return Some((plan, of, completion.result())),
+                InKernel::Late(late) => late.end(completion.result()),
+            }
+        }
+        None
+    }
+
+    /// Tells of devices that have not answered late reads for long. Returns true if it need not be asked again.
+    pub(super) fn tell(&self) -> bool {
+        let mut is_told = true;
+        for read in self.reads.iter().flatten() {
+            if let InKernel::Late(late) = read {
+                is_told &= late.tell();
+            }
+        }
+        is_told
+    }
+
+    /// Leaves alone what somebody has waited for, and has got elsewhere.
+    pub(super) fn leave_all(&mut self) {
+        for slot in &mut self.reads {
+            *slot = match slot.take() {
+                Some(InKernel::Awaited(plan, _)) => {
+                    plan.is_lost();
+                    Some(InKernel::Late(plan.leave()))
+                }
+                other => other,
+            };
+        }
+    }
+}
+
+/// It can be polled for reads that have ended.
+impl AsFd for HedgeRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring has the descriptor as long as it lives.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+}
+
+impl Drop for HedgeRing {
+    fn drop(&mut self) {
+        for read in self.reads.drain(..).flatten() {
+            match read {
+                InKernel::Awaited(plan, _) => plan.leak(),
+                InKernel::Late(late) => late.leak(),
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+"""A mirror one of whose devices hangs: it is a loop device over a file of another pool, whose server is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.hanging import BELOW_BYTES, HalfHanging, HangingDisc, read_pages
+from lab.pool import Pool
+
+SWITCH = Path("/sys/module/fuse/parameters/enable_uring")
+READS = 2000
+TOLD_AFTER_S = 2
+PATIENCE_S = 300
+"""Time after which the device goes on by itself: a read that waits for it ends then, and the test fails."""
+
+
+@contextlib.contextmanager
+def switched_as_before():
+    """Leaves the kernel's switch for rings as it was, which mounts with io_uring=on turn on."""
+    before = SWITCH.read_text() if SWITCH.exists() else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            SWITCH.write_text(before)
+
+
+@pytest.mark.parametrize("io_uring", ["off", "on"])
+def test_reads_of_a_mirror_go_on_while_one_of_its_devices_hangs(run, io_uring):
+    if io_uring == "on" and not SWITCH.exists():
+        pytest.skip("this kernel's FUSE has no io_uring")
+    moments = random.Random(1)
+    with switched_as_before(), Pool(run, BELOW_BYTES, compression="off") as below:
+        disc = HangingDisc(run, below)
+        with HalfHanging(run, disc, io_uring=io_uring) as pool:
+            path = pool.fill()
+            read_pages(path, lambda done: done < READS, moments)
+            assert read_device(pool, disc.device) > 0, "both devices are read"
+            sent_twice, _ = pool.hedged()
+            with disc.hangs(PATIENCE_S) as stopped:
+                end = time.monotonic() + TOLD_AFTER_S
+                read_pages(path, lambda done: done < READS or time.monotonic() < end, moments)
+                assert is_stopped(stopped), "nobody has waited for the device"
+            now = pool.hedged()
+            assert now[0] > sent_twice
+            end = time.monotonic() + PATIENCE_S
+            while not told_of(pool, disc.device):
+                assert time.monotonic() < end, "the events do not tell of the device that hung"
+                time.sleep(0.1)
+            assert [one["state"] for one in pool.figures("status")["devices"]] == ["ONLINE", "ONLINE"]
+            pool.pagefold("scrub", pool.pool, "--wait")
+            assert all(one["read_errors"] == one["checksum_errors"] == 0 for one in pool.figures("status")["devices"])
+        disc.loop.detach()
+
+
+def told_of(pool: Pool, device: str) -> bool:
+    """Returns true if the events of a pool tell that a device did not answer."""
+    lines = pool.pagefold("events", pool.pool).splitlines()
+    return any(device in line and ("does not answer" in line or "took long to answer" in line) for line in lines)
+
+
+def is_stopped(pid: int) -> bool:
+    """Returns true if a process is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def read_device(pool: Pool, path: str) -> int:
+    """Returns how many reads somebody waited for a device has done."""
+    devices = json.loads(pool.pagefold("iostat", "--json", pool.pool))["pools"][0]["devices"]
+    (device,) = [device for device in devices if device["path"] == path]
+    return sum(one["operations"] for one in device["requests"] if one["class"] == "sync_read")
