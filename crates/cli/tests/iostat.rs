@@ -42,7 +42,7 @@ fn a_report_has_a_row_for_each_pool_and_device() {
     assert_eq!(pool[1..], device[1..], "the pool has one device");
     assert!(device[6].parse::<u64>().unwrap() > 0, "{told}");
     let told = sandbox.ok(&["iostat", "-lqHp", "tank"]);
-    assert_eq!(rows(&told)[0].len(), 7 + 3 + 9 + 18);
+    assert_eq!(rows(&told)[0].len(), 7 + 3 + 11 + 18);
     let of_log = rows(&told)[0][7 + 3 + 1];
     assert!(of_log.parse::<u64>().unwrap() > 1000, "a commit takes more than a microsecond: {told}");
     let told = sandbox.ok(&["iostat", "-wHp", "tank"]);
