@@ -551,7 +551,7 @@ fn a_device_that_is_detached_is_a_member_or_none_whenever_the_power_fails() {
     write(&pool, 0..10, 1);
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // What others make durable meanwhile tells of every device that was left out.
+        // The commits of others tell of every device that was left out.
         scope.spawn(|| {
             while !ends.load(Ordering::Relaxed) {
                 write(&pool, 0..1, 1);

@@ -97,7 +97,7 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
 
 /// Facts about an array that its record begins with.
 #[derive(Clone, Copy)]
-struct Head {
+struct ArrayHead {
     lanes: usize,
     fraction: Fraction,
     by_mean: bool,
@@ -110,7 +110,7 @@ struct Fraction {
     step: u64,
 }
 
-impl Head {
+impl ArrayHead {
     fn of(words: &[u64]) -> Self {
         let lanes = find_lanes(words);
         let divisor = find_divisor(words);
@@ -120,7 +120,7 @@ impl Head {
 
     fn append(self, out: &mut Vec<u8>) {
         let step = self.fraction.step;
-        let flags = u8::from(self.by_mean) * BY_MEAN | u8::from(step != 1) * HAS_STEP;
+        let flags = (u8::from(self.by_mean) * BY_MEAN) | (u8::from(step != 1) * HAS_STEP);
         out.push((self.lanes - 1) as u8 | flags);
         put_varint(out, self.fraction.divisor);
         if step != 1 {
@@ -147,7 +147,7 @@ impl Head {
 pub fn encode(bytes: &[u8], out: &mut Vec<u8>) -> bool {
     let begin = out.len();
     let words: Vec<u64> = (0..bytes.len().div_ceil(WORD)).map(|at| word_at(bytes, at)).collect();
-    let head = Head::of(&words);
+    let head = ArrayHead::of(&words);
     head.append(out);
     let mut coder = BitEncoder::new(out);
     let mut state = ArrayState::new(head);
@@ -169,7 +169,7 @@ pub fn encode(bytes: &[u8], out: &mut Vec<u8>) -> bool {
 /// [`Corrupt`] if `record` cannot be such a record. The content of `bytes` is arbitrary then.
 pub fn decode(record: &[u8], bytes: &mut [u8]) -> Result<(), Corrupt> {
     let mut reader = Reader::new(record);
-    let head = Head::read(&mut reader)?;
+    let head = ArrayHead::read(&mut reader)?;
     let rest = reader.rest();
     if rest.last() == Some(&0) {
         return Err(Corrupt("a head of numbers"));
@@ -188,12 +188,12 @@ pub fn decode(record: &[u8], bytes: &mut [u8]) -> Result<(), Corrupt> {
 
 /// The last integers of a lane.
 #[derive(Clone, Copy, Default)]
-struct Lane {
+struct SourceLane {
     last: [i64; HISTORY],
     met: usize,
 }
 
-impl Lane {
+impl SourceLane {
     /// Returns the integer that is expected next.
     fn next(&self, by_mean: bool) -> i64 {
         if by_mean {
@@ -214,12 +214,12 @@ impl Lane {
 
 /// State after the words that were coded so far; the same in both directions.
 struct ArrayState {
-    head: Head,
+    head: ArrayHead,
     lane: usize,
     /// By lane: the word before, the last word that was not [`NAN`], and the integers of the last of [`Class::Number`].
     before: [u64; LANES],
     samples: [u64; LANES],
-    integers: [Lane; LANES],
+    integers: [SourceLane; LANES],
     last: Class,
     /// Decisions about the class, by the class of the word before, whatever its lane.
     classes: [[Bit; 3]; 4],
@@ -231,13 +231,13 @@ struct ArrayState {
 }
 
 impl ArrayState {
-    fn new(head: Head) -> Self {
+    fn new(head: ArrayHead) -> Self {
         Self {
             head,
             lane: 0,
             before: [0; LANES],
             samples: [0; LANES],
-            integers: [Lane::default(); LANES],
+            integers: [SourceLane::default(); LANES],
             last: Class::Raw,
             classes: [[Bit::NEW; 3]; 4],
             differences: Numbers::NEW,
@@ -341,7 +341,7 @@ fn find_step(words: &[u64], divisor: u64) -> u64 {
 
 /// Returns true if the mean of a lane's last integers is nearer to the next one than the last integer is.
 fn scatters(words: &[u64], lanes: usize, fraction: Fraction) -> bool {
-    let mut of = [Lane::default(); LANES];
+    let mut of = [SourceLane::default(); LANES];
     let mut costs = [0; 2];
     for (at, &word) in words.iter().enumerate() {
         let Some((integer, _)) = as_integer(word, fraction) else { continue };

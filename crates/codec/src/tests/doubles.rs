@@ -75,7 +75,7 @@ fn samples_take_little_more_than_what_they_tell() {
 #[test]
 fn samples_of_a_known_step_have_no_rounding_and_scatter_around_a_mean() {
     let mut random = Random::new(3);
-    // What collectd gives RRDtool, which multiplies by the seconds and divides by the step.
+    // Samples as collectd gives them to RRDtool, which multiplies by the seconds and divides by the step.
     let mut of_step = |step: f64, count: usize| -> Vec<u64> {
         let mut sample =
             |at: usize| 40.0 + 20.0 * (at as f64 / 900.0).sin() + random.below(1000) as f64 / 250.0;

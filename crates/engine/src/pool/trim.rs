@@ -32,7 +32,7 @@ const SHORT_STEP: Duration = Duration::from_millis(50);
 /// Longest rest after a step of discarding by the way, however long that took.
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
-/// How many chunks a step of autotrim discards, and how long it rests. A busy device, or one that writes out what it
+/// The number of chunks that a step of autotrim discards, and the rest after it. A busy device, or one that writes out what it
 /// had in memory first, takes seconds for many chunks: with a share of the time alone, a minute would pass until the
 /// next ones.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ const GAP_WORDS: usize = 2;
 /// numbers.
 pub(super) fn encode(before: &[u8], logical: &[u8]) -> Option<Vec<u8>> {
     let runs = runs(before, logical)?;
-    let differing: usize = runs.iter().map(|run| run.len()).sum();
+    let differing: usize = runs.iter().map(ExactSizeIterator::len).sum();
     if differing < WORDS_MIN {
         return None;
     }
