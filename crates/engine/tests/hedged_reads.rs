@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod mirrored;
+#[macro_use]
+mod passed_on;
 
 use std::io::{PipeReader, PipeWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,9 +14,7 @@ use std::time::{Duration, Instant};
 
 use mirrored::*;
 use pagefold_engine::Result;
-use pagefold_engine::device::{
-    AlignedBuf, Device, DeviceStats, FileDevice, HedgeCounts, OpenMode, create_file_device,
-};
+use pagefold_engine::device::{AlignedBuf, Device, FileDevice, HedgeCounts, OpenMode, create_file_device};
 use pagefold_engine::pool::{CreateOptions, DeviceState, Guid, Pool, create_groups_on};
 
 const PAGES: std::ops::Range<u64> = 0..2000;
@@ -27,12 +27,8 @@ struct Hanging {
 }
 
 impl Device for Hanging {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    passed_on!();
+
     fn file(&self) -> Option<BorrowedFd<'_>> {
         if self.hangs.load(Ordering::SeqCst) { Some(self.pipe.as_fd()) } else { self.inner.file() }
     }
@@ -41,15 +37,6 @@ impl Device for Hanging {
     }
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
         self.inner.write(offset, buf, durable)
-    }
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.inner.discard(offset, len_bytes)
-    }
-    fn stats(&self) -> &DeviceStats {
-        self.inner.stats()
     }
 }
 

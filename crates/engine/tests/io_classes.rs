@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod mirrored;
+#[macro_use]
+mod passed_on;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,7 +14,7 @@ use mirrored::*;
 use pagefold_engine::Result;
 use pagefold_engine::dataset::Attempt;
 use pagefold_engine::device::{
-    AlignedBuf, Device, DeviceStats, InjectedFault, IoClass, IoKind, RequestCounts, SimDevice, SimOp,
+    AlignedBuf, Device, InjectedFault, IoClass, IoKind, RequestCounts, SimDevice, SimOp,
 };
 use pagefold_engine::pool::{Pool, Source, TrimState};
 
@@ -195,13 +196,7 @@ struct Held {
 }
 
 impl Device for Held {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    passed_on!();
 
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         self.inner.read(offset, buf)
@@ -213,18 +208,6 @@ impl Device for Held {
             self.go_on.lock().unwrap().recv().unwrap();
         }
         self.inner.write(offset, buf, durable)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.inner.discard(offset, len_bytes)
-    }
-
-    fn stats(&self) -> &DeviceStats {
-        self.inner.stats()
     }
 }
 

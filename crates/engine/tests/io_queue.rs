@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod mirrored;
+#[macro_use]
+mod passed_on;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use mirrored::*;
 use pagefold_engine::Result;
-use pagefold_engine::device::{AlignedBuf, Device, DeviceStats, IoClass, RequestCounts, SimDevice};
+use pagefold_engine::device::{AlignedBuf, Device, IoClass, RequestCounts, SimDevice};
 use pagefold_engine::pool::Pool;
 
 /// A device that notes what it is asked for, and does not end one short read before it is told to.
@@ -37,13 +38,7 @@ impl Watched {
 }
 
 impl Device for Watched {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    passed_on!();
 
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         if buf.len() < 32 << 10 && self.holds.swap(false, Ordering::SeqCst) {
@@ -65,18 +60,6 @@ impl Device for Watched {
             self.writes.lock().unwrap().push(buf.len());
         }
         self.inner.write(offset, buf, durable)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.inner.discard(offset, len_bytes)
-    }
-
-    fn stats(&self) -> &DeviceStats {
-        self.inner.stats()
     }
 }
 

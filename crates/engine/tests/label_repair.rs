@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod mirrored;
+#[macro_use]
+mod passed_on;
 
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use mirrored::*;
 use pagefold_engine::Result;
-use pagefold_engine::device::{AlignedBuf, Device, DeviceStats, OneDevice, SimDevice};
+use pagefold_engine::device::{AlignedBuf, Device, OneDevice, SimDevice};
 use pagefold_engine::pool::{Label, Pool};
 
 /// An act that comes between a look at the labels of a pool and the next read of one.
@@ -22,13 +23,7 @@ struct Watched {
 }
 
 impl Device for Watched {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    passed_on!();
 
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         let meanwhile = self.meanwhile.lock().unwrap().take_if(|_| offset == 0);
@@ -40,18 +35,6 @@ impl Device for Watched {
 
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
         self.inner.write(offset, buf, durable)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.inner.discard(offset, len_bytes)
-    }
-
-    fn stats(&self) -> &DeviceStats {
-        self.inner.stats()
     }
 }
 

@@ -2,15 +2,16 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
+#[macro_use]
+mod passed_on;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use common::{PAGE, fresh};
 use pagefold_engine::dataset::Change;
-use pagefold_engine::device::{AlignedBuf, Device, DeviceStats, SimDevice};
+use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
 use pagefold_engine::pool::{OpenOptions, Pool};
 use pagefold_engine::{Key, Result};
 
@@ -68,13 +69,7 @@ impl Counting {
 }
 
 impl Device for Counting {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    passed_on!();
 
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         self.begin_read();
@@ -85,18 +80,6 @@ impl Device for Counting {
 
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
         self.inner.write(offset, buf, durable)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.inner.discard(offset, len_bytes)
-    }
-
-    fn stats(&self) -> &DeviceStats {
-        self.inner.stats()
     }
 }
 

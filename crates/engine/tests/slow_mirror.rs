@@ -2,15 +2,16 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod mirrored;
+#[macro_use]
+mod passed_on;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use mirrored::*;
-use pagefold_engine::device::{AlignedBuf, Device, DeviceStats, SimDevice};
+use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
 use pagefold_engine::pool::Pool;
 use pagefold_engine::{Error, Result};
 
@@ -23,13 +24,7 @@ struct Bad {
 }
 
 impl Device for Bad {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    passed_on!();
 
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         thread::sleep(self.delay);
@@ -44,18 +39,6 @@ impl Device for Bad {
 
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
         self.inner.write(offset, buf, durable)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.inner.discard(offset, len_bytes)
-    }
-
-    fn stats(&self) -> &DeviceStats {
-        self.inner.stats()
     }
 }
 

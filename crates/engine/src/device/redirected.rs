@@ -1,7 +1,7 @@
 //! A device some of whose ranges are read from another place, for a pool that is only read.
 //!
-//! What belongs on a device after a crash may be on the log device alone. An opening that writes brings it to its place;
-//! one that only reads has it read from where it is.
+//! After a crash the log device alone may have batches that belong on others. An opening that writes brings them to their places;
+//! one that only reads has them read from where they are.
 
 use std::collections::BTreeMap;
 use std::path::Path;

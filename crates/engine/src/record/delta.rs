@@ -209,7 +209,7 @@ pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: Squeeze
     let change = out.len();
     let fits = append_runs(before, logical, limit, out);
     let runs = if fits { out.len() - change } else { usize::MAX };
-    let squeezed = squeezed(before, logical, out.get(change..).filter(|_| fits), squeeze);
+    let squeezed = squeezed(before, (page, logical), out.get(change..).filter(|_| fits), squeeze);
     match squeezed.filter(|(_, squeezed)| squeezed.len() < runs.min(limit)) {
         Some((codec, squeezed)) => {
             out.truncate(change);
@@ -230,11 +230,11 @@ pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: Squeeze
     true
 }
 
-/// Returns the shortest form of the change from `before` to `logical` that `squeeze` wants, and its codec; `None` if there is
-/// nothing to gain. `runs` are those that differ; `None` if they take half a page or more.
+/// Returns the shortest form of the change from `before` to `page`, whose part without zeros at its end is `logical`, that
+/// `squeeze` wants, and its codec; `None` if there is nothing to gain. `runs` are those that differ; `None` if they take half a page or more.
 fn squeezed(
     before: &[u8],
-    logical: &[u8],
+    (page, logical): (&[u8], &[u8]),
     runs: Option<&[u8]>,
     squeeze: Squeeze,
 ) -> Option<(Codec, Vec<u8>)> {
@@ -255,7 +255,7 @@ fn squeezed(
         }
         Squeeze::Small => None,
     };
-    let by_words = numbers::encode(before, logical).map(|numbers| (Codec::DeltaDoubles, numbers));
+    let by_words = numbers::encode(before, page, logical.len()).map(|numbers| (Codec::DeltaDoubles, numbers));
     by_words.into_iter().chain(by_bytes).min_by_key(|(_, change)| change.len())
 }
 

@@ -9,6 +9,8 @@
 //! | per run | number of words that stay as they were, number of words that differ: varints |
 //! | numbers | the words of all runs, one behind the other, as `doubles` codes them |
 
+use std::ops::Range;
+
 use pagefold_codec::doubles;
 
 use crate::wire::{Reader, put_varint};
@@ -21,20 +23,18 @@ const WORDS_MIN: usize = 8;
 /// was before by chance.
 const GAP_WORDS: usize = 2;
 
-/// Returns the change from `before` to `logical`, the page up to its logical length; `None` if what differs are no
+/// Returns the change from `before` to `page`, of which `logical_bytes` count: zeros follow. `None` if what differs are no
 /// numbers.
-pub(super) fn encode(before: &[u8], logical: &[u8]) -> Option<Vec<u8>> {
-    let runs = runs(before, logical)?;
+pub(super) fn encode(before: &[u8], page: &[u8], logical_bytes: usize) -> Option<Vec<u8>> {
+    let runs = runs(before, page, logical_bytes)?;
     let differing: usize = runs.iter().map(ExactSizeIterator::len).sum();
     if differing < WORDS_MIN {
         return None;
     }
     let mut words = Vec::with_capacity(differing * WORD);
     for run in &runs {
-        words.extend_from_slice(logical.get(run.start * WORD..logical.len().min(run.end * WORD))?);
+        words.extend_from_slice(page.get(run.start * WORD..run.end * WORD)?);
     }
-    // The last word may be longer than what is left of the page: zeros follow that.
-    words.resize(differing * WORD, 0);
     if !doubles::has_many(&words) {
         return None;
     }
@@ -49,22 +49,13 @@ pub(super) fn encode(before: &[u8], logical: &[u8]) -> Option<Vec<u8>> {
     doubles::encode(&words, &mut out).then_some(out)
 }
 
-/// Returns the runs of words in which `logical` differs from `before`; `None` if `before` is shorter or has half a word at
-/// its end.
-fn runs(before: &[u8], logical: &[u8]) -> Option<Vec<std::ops::Range<usize>>> {
-    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
-    let (were, _) = before.as_chunks::<WORD>();
-    let (are, rest) = logical.as_chunks::<WORD>();
-    let mut last = [0; WORD];
-    last.get_mut(..rest.len())?.copy_from_slice(rest);
-    let last = (!rest.is_empty()).then_some(&last);
-    if were.len() < are.len() + usize::from(last.is_some()) {
-        return None;
-    }
-    for (at, (was, is)) in were.iter().zip(are.iter().chain(last)).enumerate() {
-        if was == is {
-            continue;
-        }
+/// Returns the runs of words in which `page` differs from `before`; `None` if they have half a word at their end.
+fn runs(before: &[u8], page: &[u8], logical_bytes: usize) -> Option<Vec<Range<usize>>> {
+    let (were, []) = before.as_chunks::<WORD>() else { return None };
+    let (are, []) = page.as_chunks::<WORD>() else { return None };
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let words = were.iter().zip(are).take(logical_bytes.div_ceil(WORD));
+    for (at, _) in words.enumerate().filter(|(_, (was, is))| was != is) {
         match runs.last_mut() {
             Some(run) if at - run.end <= GAP_WORDS => run.end = at + 1,
             _ => runs.push(at..at + 1),
