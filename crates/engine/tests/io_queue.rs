@@ -5,7 +5,7 @@ mod mirrored;
 #[macro_use]
 mod passed_on;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -21,13 +21,32 @@ struct Watched {
     inner: Arc<SimDevice>,
     /// Numbers of reads that were made at once.
     batches: Mutex<Vec<usize>>,
+    /// Lengths of reads.
+    reads: Mutex<Vec<usize>>,
     /// Lengths of writes that are not durable.
     writes: Mutex<Vec<usize>>,
+    request_bytes_max: AtomicU64,
     holds: AtomicBool,
     held: Mutex<(Sender<()>, Receiver<()>)>,
 }
 
 impl Watched {
+    fn over(inner: &Arc<SimDevice>, held: (Sender<()>, Receiver<()>)) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Arc::clone(inner),
+            batches: Mutex::default(),
+            reads: Mutex::default(),
+            writes: Mutex::default(),
+            request_bytes_max: AtomicU64::new(u64::MAX),
+            holds: AtomicBool::new(false),
+            held: Mutex::new(held),
+        })
+    }
+
+    fn longest_read(&self) -> usize {
+        std::mem::take(&mut *self.reads.lock().unwrap()).into_iter().max().unwrap_or_default()
+    }
+
     fn take_batches(&self) -> Vec<usize> {
         std::mem::take(&mut self.batches.lock().unwrap())
     }
@@ -47,11 +66,13 @@ impl Device for Watched {
             go_on.recv().unwrap();
         }
         self.batches.lock().unwrap().push(1);
+        self.reads.lock().unwrap().push(buf.len());
         self.inner.read(offset, buf)
     }
 
     fn read_many(&self, requests: &mut [&mut (u64, AlignedBuf)]) -> Result<()> {
         self.batches.lock().unwrap().push(requests.len());
+        self.reads.lock().unwrap().extend(requests.iter().map(|request| request.1.len()));
         requests.iter_mut().try_for_each(|(offset, buf)| self.inner.read(*offset, buf))
     }
 
@@ -60,6 +81,10 @@ impl Device for Watched {
             self.writes.lock().unwrap().push(buf.len());
         }
         self.inner.write(offset, buf, durable)
+    }
+
+    fn request_bytes_max(&self) -> u64 {
+        self.request_bytes_max.load(Ordering::SeqCst)
     }
 }
 
@@ -82,14 +107,7 @@ fn watched() -> Setup {
     drop(pool);
     let (told, begun) = channel();
     let (go_on, goes_on) = channel();
-    let device = Watched {
-        inner: Arc::clone(&sims[0]),
-        batches: Mutex::default(),
-        writes: Mutex::default(),
-        holds: AtomicBool::new(false),
-        held: Mutex::new((told, goes_on)),
-    };
-    let device = Arc::new(device);
+    let device = Watched::over(&sims[0], (told, goes_on));
     let pool = Pool::open_on(vec![Arc::clone(&device) as Arc<dyn Device>], &options()).unwrap();
     // From here on nodes of the tree are in memory.
     has(&pool, 2999..3000, 1);
@@ -157,6 +175,26 @@ fn a_scrub_reads_much_at_once_unless_somebody_waits_for_a_read() {
 }
 
 #[test]
+fn a_long_read_is_made_of_requests_that_the_device_takes_as_one() {
+    let setup = watched();
+    // Each time other pages, which are in no cache.
+    let read = |request_bytes_max: u64, from: u64| {
+        setup.device.request_bytes_max.store(request_bytes_max, Ordering::SeqCst);
+        setup.device.longest_read();
+        let mut out = vec![0; 1 << 20];
+        setup.pool.dataset().read(4, PAGE, from * u64::from(PAGE), &mut out).unwrap();
+        assert!(out.chunks(PAGE as usize).zip(from..).all(|(read, at)| read == page(at, 1)));
+        setup.device.longest_read()
+    };
+    let whole = read(u64::MAX, 0);
+    assert!(whole > 512 << 10, "{whole} bytes");
+    for (most, from) in [(512 << 10, 500), (128 << 10, 1000)] {
+        let longest = read(most, from);
+        assert!(longest > most as usize / 2 && longest <= most as usize, "{longest} of {most} bytes");
+    }
+}
+
+#[test]
 fn commits_are_written_as_they_are_unless_somebody_waits_for_a_read() {
     let setup = watched();
     // The first write reads nodes, the second one notices that, and then nothing is read for a moment.
@@ -183,17 +221,7 @@ fn commits_are_written_as_they_are_unless_somebody_waits_for_a_read() {
 fn a_device_is_filled_in_pieces_while_others_are_read_and_written() {
     let setup = watched();
     let new = sim(9);
-    let device = Watched {
-        inner: Arc::clone(&new),
-        batches: Mutex::default(),
-        writes: Mutex::default(),
-        holds: AtomicBool::new(false),
-        held: Mutex::new({
-            let (told, _) = channel();
-            (told, channel().1)
-        }),
-    };
-    let device = Arc::new(device);
+    let device = Watched::over(&new, (channel().0, channel().1));
     setup.pool.attach(0, Arc::clone(&device) as Arc<dyn Device>, false).unwrap();
     setup.while_read(|| {
         thread::scope(|scope| {

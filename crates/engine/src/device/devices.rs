@@ -25,7 +25,7 @@ use super::{AlignedBuf, Device, OneDevice, PlannedRead, ReadFrom, Span};
 use crate::ranges::Ranges;
 use crate::{Error, Result};
 
-/// Longest read that joins neighbours, in bytes, if somebody waits for it.
+/// Longest read that joins neighbours, in bytes, if somebody waits for it; or less, if a device takes less as one.
 pub(crate) const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// The devices of a pool.
@@ -120,7 +120,7 @@ impl Devices {
         if self.class.waits() && group.is_some_and(|group| !group.keeps_order()) {
             return PIECE_BYTES;
         }
-        READ_BYTES_MAX
+        group.map_or(READ_BYTES_MAX, |group| group.request_bytes_max().min(READ_BYTES_MAX))
     }
 
     /// Returns the same devices for one who reads the copy that member `at` of each group has, of those that can be

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::block_queue::BlockQueue;
 use super::mode::OpenMode;
 use super::open::{self, DeviceKind, Opened};
 use super::ring::{self, DEPTH};
@@ -31,6 +32,7 @@ pub struct FileDevice {
     failed: AtomicBool,
     /// False if discards are known to have no effect.
     discards: AtomicBool,
+    request_bytes_max: u64,
     stats: DeviceStats,
 }
 
@@ -82,10 +84,13 @@ impl FileDevice {
         let discards = AtomicBool::new(match kind {
             DeviceKind::FullFile => false,
             DeviceKind::ThinFile => true,
-            DeviceKind::Block => takes_discards(&file),
+            // If that cannot be determined, discards are tried.
+            DeviceKind::Block => BlockQueue::of(&file).is_none_or(|queue| queue.takes_discards()),
         });
         let size_bytes = AtomicU64::new(size_bytes);
-        Self { path: path.to_path_buf(), file, size_bytes, mode, kind, handed, failed, discards, stats }
+        let request_bytes_max = BlockQueue::of(&file).map_or(u64::MAX, |queue| queue.request_bytes_max());
+        let path = path.to_path_buf();
+        Self { path, file, size_bytes, mode, kind, handed, failed, discards, request_bytes_max, stats }
     }
 
     fn io_error(&self, op: &'static str, offset: u64, len_bytes: u64, source: io::Error) -> Error {
@@ -266,6 +271,10 @@ impl Device for FileDevice {
         self.discards.load(Ordering::Relaxed)
     }
 
+    fn request_bytes_max(&self) -> u64 {
+        self.request_bytes_max
+    }
+
     fn stats(&self) -> &DeviceStats {
         &self.stats
     }
@@ -292,20 +301,6 @@ pub(super) fn transfer(len_bytes: usize, mut step: impl FnMut(usize) -> io::Resu
         done = next;
     }
     Ok(())
-}
-
-/// Returns false if the kernel says that a block device takes no discards. If that cannot be determined, it returns
-/// true, so that discards are tried.
-fn takes_discards(file: &File) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let Ok(meta) = file.metadata() else { return true };
-    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-    // A partition has no queue of its own: the queue is that of its device, one folder up.
-    let sysfs = format!("/sys/dev/block/{major}:{minor}");
-    let told = ["queue", "../queue"]
-        .iter()
-        .find_map(|queue| std::fs::read_to_string(format!("{sysfs}/{queue}/discard_max_bytes")).ok());
-    told.is_none_or(|most| most.trim() != "0")
 }
 
 /// `BLKDISCARD` of linux/fs.h: `_IO(0x12, 119)`.

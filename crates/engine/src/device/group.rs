@@ -137,6 +137,13 @@ impl Group {
         self.members.read().iter().filter_map(|member| member.device()).any(|device| device.keeps_order())
     }
 
+    /// Returns the length of the longest request that each of its devices takes as one, in bytes.
+    pub(super) fn request_bytes_max(&self) -> u64 {
+        let members = self.members.read();
+        let devices = members.iter().filter_map(|member| member.device());
+        devices.map(|device| device.request_bytes_max()).min().unwrap_or(u64::MAX)
+    }
+
     /// Returns true if there is a member to read from.
     pub(super) fn is_readable(&self) -> bool {
         self.members.read().iter().any(|member| member.readable().is_some())

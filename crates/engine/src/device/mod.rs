@@ -41,6 +41,7 @@ use crate::{Error, Result};
 
 mod again;
 mod behind;
+mod block_queue;
 mod buffer;
 mod class;
 mod devices;
@@ -154,6 +155,11 @@ pub trait Device: Send + Sync {
     /// a simulation repeat itself. Such devices are flushed one after the other.
     fn keeps_order(&self) -> bool {
         false
+    }
+    /// Returns the length of the longest request that reaches the device as one, in bytes, as far as that is known. What
+    /// reads longer ranges should ask for pieces.
+    fn request_bytes_max(&self) -> u64 {
+        u64::MAX
     }
     /// Returns the counters of the device, to which those who make requests add, and its queue.
     fn stats(&self) -> &DeviceStats;

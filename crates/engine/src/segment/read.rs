@@ -11,6 +11,7 @@ use super::table::{RecordPlace, Segments};
 use crate::device::{Devices, PlannedRead, READ_BYTES_MAX, ReadFrom, Span};
 use crate::error::DamagedAt;
 use crate::faults::Subject;
+use crate::limits::BLOCK_BYTES;
 use crate::space::Extent;
 use crate::{Addr, Error, Result};
 
@@ -23,6 +24,7 @@ const WHOLE_BYTES_MAX: u32 = 64 << 10;
 
 /// Largest number of requests that are made at once.
 const BATCH_REQUESTS: usize = 32;
+const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Where the bytes of a record lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +75,13 @@ pub(crate) fn neighbours(
     mut sorted: impl Iterator<Item = Located>,
 ) -> Option<(usize, u64)> {
     let first = sorted.next()?;
-    let bytes_max = devices.read_bytes_max(first.device);
     let (mut count, mut end) = (1, first.end());
+    let mut bytes_max = None;
     for next in sorted {
-        let joins = next.device == first.device
-            && next.offset <= end.saturating_add(MERGE_GAP_BYTES)
-            && next.end().max(end) - first.offset <= bytes_max;
+        let near = next.device == first.device && next.offset <= end.saturating_add(MERGE_GAP_BYTES);
+        // A request reads whole blocks.
+        let bytes = || next.end().max(end).next_multiple_of(BLOCK) - first.offset / BLOCK * BLOCK;
+        let joins = near && bytes() <= *bytes_max.get_or_insert_with(|| devices.read_bytes_max(first.device));
         if !joins {
             break;
         }

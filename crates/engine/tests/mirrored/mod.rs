@@ -116,7 +116,7 @@ impl Moments {
 }
 
 /// A page that does not compress, of a version.
-fn page(at: u64, version: u64) -> Vec<u8> {
+pub(crate) fn page(at: u64, version: u64) -> Vec<u8> {
     let mut state = at.wrapping_mul(0x9E37_79B9) + version;
     let mut data = Vec::with_capacity(PAGE as usize);
     while data.len() < PAGE as usize {
