@@ -1,4 +1,4 @@
-//! What the kernel tells of a block device's queue (Linux, Documentation/ABI/stable/sysfs-block).
+//! The queue of a block device, as the kernel tells of it (Linux, Documentation/ABI/stable/sysfs-block).
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -34,7 +34,8 @@ impl BlockQueue {
     /// refuses to divide it then, and has a thread of its own make it. A throttle of cgroup v1 counts both.
     pub(super) fn request_bytes_max(&self) -> u64 {
         let by_sectors = number(&self.0.join("max_sectors_kb")).map(|kib| kib.saturating_mul(1 << 10));
-        let by_segments = number(&self.0.join("max_segments")).map(|most| most.saturating_mul(BLOCK_BYTES as u64));
+        let by_segments =
+            number(&self.0.join("max_segments")).map(|most| most.saturating_mul(BLOCK_BYTES as u64));
         let most = [by_sectors, by_segments].into_iter().flatten().filter(|most| *most > 0).min();
         most.map_or(u64::MAX, |most| (most - most % BLOCK_BYTES as u64).max(PIECE_BYTES))
     }
@@ -52,7 +53,9 @@ mod tests {
     fn a_request_is_as_long_as_sectors_and_segments_allow() {
         let folder = tempfile::tempdir().unwrap();
         let queue = BlockQueue(folder.path().to_path_buf());
-        let tell = |name: &str, number: u64| std::fs::write(folder.path().join(name), format!("{number}\n")).unwrap();
+        let tell = |name: &str, number: u64| {
+            std::fs::write(folder.path().join(name), format!("{number}\n")).unwrap()
+        };
         assert_eq!((queue.request_bytes_max(), queue.takes_discards()), (u64::MAX, true), "nothing is told");
         tell("max_segments", 128);
         assert_eq!(queue.request_bytes_max(), 512 << 10);
