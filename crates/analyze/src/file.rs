@@ -2,7 +2,7 @@
 
 use std::io;
 
-use pagefold_codec::{FileFormat, Format, Model, Scratch, files, registry};
+use pagefold_codec::{FileFormat, Format, Kinds, Model, Scratch, files, registry};
 use pagefold_engine::limits::RECORDSIZE_DEFAULT;
 use pagefold_engine::pool::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES, LearnOptions, learn_better};
 use pagefold_engine::record::{Compression, Encoded, Encoder, ModelId, encode_metadata, recordsize_hint};
@@ -138,7 +138,9 @@ pub(crate) fn fold_log(log: &FileReport, shared: &mut Option<Model>) -> io::Resu
     }
     let expected = source.pages().max(LOG_EXPECTED_PAGES);
     let current = shared.as_ref().map(|model| (MODEL, model));
-    let Some(learned) = learn_better(&sampled, current, expected, LOG_LEVEL) else { return Ok(0) };
+    let Some(learned) = learn_better(&sampled, current, expected, (Kinds::Apart, LOG_LEVEL)) else {
+        return Ok(0);
+    };
     *shared = Some(learned.model);
     Ok(encode_metadata(learned.bytes).len() as u64)
 }
@@ -180,7 +182,7 @@ fn spread(source: &Source, wanted: u64) -> io::Result<Vec<Vec<u8>>> {
 
 fn learn_from(pages: &[Vec<u8>], level: u8, relation_pages: u64) -> Option<Learned> {
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
-    let learning = pagefold_codec::Options { level: level.into(), relation_pages };
+    let learning = pagefold_codec::Options { kinds: Kinds::Any, level: level.into(), relation_pages };
     let stored = pagefold_codec::learn(&pages, learning)?.to_bytes();
     // A pool codes with the model that it reads back.
     let model = Model::from_bytes(&stored).ok()?;

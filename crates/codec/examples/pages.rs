@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use comfy_table::Table;
 use pagefold_codec::testing::corpora;
-use pagefold_codec::{Model, Options, Scratch, learn};
+use pagefold_codec::{Kinds, Model, Options, Scratch, learn};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Bytes of a generic extent, for comparison with file systems that compress by 128 KiB.
@@ -43,6 +43,9 @@ struct Args {
     /// Shows the columns of each model.
     #[arg(long)]
     describe: bool,
+    /// Code all pages by a dictionary of zstd, as `compression=zstd` does.
+    #[arg(long)]
+    dictionary: bool,
     /// Codes everything so often, and shows the mean time.
     #[arg(long, default_value_t = 1)]
     repeat: u32,
@@ -117,6 +120,12 @@ impl Measured {
     }
 }
 
+impl Args {
+    fn kinds(&self) -> Kinds {
+        if self.dictionary { Kinds::Dictionaries } else { Kinds::Any }
+    }
+}
+
 fn measure(args: &Args, name: &str, bytes: &[u8]) -> Result<Measured> {
     let all: Vec<&[u8]> = bytes.chunks_exact(args.page).filter(|page| page.iter().any(|&b| b != 0)).collect();
     if all.is_empty() {
@@ -124,7 +133,7 @@ fn measure(args: &Args, name: &str, bytes: &[u8]) -> Result<Measured> {
     }
     let sample: Vec<&[u8]> = all.iter().copied().step_by(all.len().div_ceil(args.sample)).collect();
     let begin = cpu();
-    let options = Options { level: args.level, relation_pages: all.len() as u64 };
+    let options = Options { kinds: args.kinds(), level: args.level, relation_pages: all.len() as u64 };
     let learned = learn(&sample, options);
     let learning = cpu() - begin;
     let step = if args.max_pages == 0 { 1 } else { all.len().div_ceil(args.max_pages) };
@@ -156,7 +165,7 @@ fn measure(args: &Args, name: &str, bytes: &[u8]) -> Result<Measured> {
 fn count(args: &Args, name: &str, bytes: &[u8]) -> Result<()> {
     let all: Vec<&[u8]> = bytes.chunks_exact(args.page).collect();
     let sample: Vec<&[u8]> = all.iter().copied().step_by(all.len().div_ceil(args.sample).max(1)).collect();
-    let options = Options { level: args.level, relation_pages: all.len() as u64 };
+    let options = Options { kinds: args.kinds(), level: args.level, relation_pages: all.len() as u64 };
     let Some(model) = learn(&sample, options) else { bail!("{name} has no model") };
     let mut scratch = Scratch::new();
     let mut records = vec![];

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use pagefold_codec::testing::Random;
-use pagefold_codec::{Model, Options, Scratch, learn, registry};
+use pagefold_codec::{Kinds, Model, Options, Scratch, learn, registry};
 
 /// Sizes of pages, the usual ones first.
 const PAGE_BYTES: [usize; 6] = [8192, 16_384, 4096, 32_768, 1024, 2048];
@@ -124,7 +124,7 @@ fn relation(path: &Path) -> Result<Option<Relation>> {
     let pages: Vec<&[u8]> =
         bytes.chunks_exact(page_bytes).filter(|page| page.iter().any(|&b| b != 0)).collect();
     let sample: Vec<&[u8]> = pages.iter().copied().step_by(pages.len().div_ceil(SAMPLE)).collect();
-    let options = Options { level: 3, relation_pages: pages.len() as u64 };
+    let options = Options { kinds: Kinds::Any, level: 3, relation_pages: pages.len() as u64 };
     let Some(learned) = learn(&sample, options) else { return Ok(None) };
     let model = Model::from_bytes(&learned.to_bytes())?;
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());

@@ -14,6 +14,7 @@ use crate::Corrupt;
 use crate::columns::Buffers;
 use crate::columns::plan::Plans;
 use crate::entropy::{Decoder, Sink, Stream};
+use crate::limits::DICTIONARY;
 use crate::stale::Stale;
 use crate::text::Dictionary;
 use crate::wire::Reader;
@@ -28,6 +29,11 @@ pub const FIRST_MODEL_CODEC: u8 = 16;
 pub enum PageCoding {
     /// By a model of the relation. The format's tag in stored models is `codec` less [`FIRST_MODEL_CODEC`].
     ByModel {
+        /// From [`FIRST_MODEL_CODEC`] on.
+        codec: u8,
+    },
+    /// By a dictionary of zstd that was learned from the file, whatever its pages are. It is stored as a model is.
+    ByDictionary {
         /// From [`FIRST_MODEL_CODEC`] on.
         codec: u8,
     },
@@ -79,6 +85,8 @@ pub(crate) trait PageFormat: 'static {
 
     /// Facts of the format.
     const FACTS: &'static Facts;
+    /// True if a page as a whole is text: its record is the frame of zstd, and nothing else.
+    const IS_TEXT: bool = false;
 
     /// Returns true if `page` parses exactly as a page of the format.
     fn recognise(parts: &mut Self::Page, page: &[u8]) -> bool;
@@ -102,7 +110,7 @@ pub(crate) trait PageFormat: 'static {
 
     /// Makes the dictionary for the texts of the pages.
     fn dictionary(texts: &[Vec<u8>], level: i32) -> Result<Dictionary, Corrupt> {
-        Dictionary::train(texts, level)
+        Dictionary::train(texts, level, DICTIONARY)
     }
 
     /// Appends the model as it is stored.
@@ -194,7 +202,9 @@ impl Entry {
     /// Returns the entry of a format.
     pub(crate) const fn of<F: PageFormat>() -> Self {
         let codec = match F::FACTS.coding {
-            PageCoding::ByModel { codec } | PageCoding::Alone { codec } => codec,
+            PageCoding::ByModel { codec }
+            | PageCoding::ByDictionary { codec }
+            | PageCoding::Alone { codec } => codec,
             PageCoding::Generic => 0,
         };
         Self { facts: F::FACTS, erased: typed::Of::<F>::ERASED, codec, position: 0 }
@@ -238,6 +248,12 @@ impl Format {
     #[must_use]
     pub fn has_model(self) -> bool {
         self.0.codec >= FIRST_MODEL_CODEC
+    }
+
+    /// Returns true if pages are coded by a dictionary of zstd, whatever they are.
+    #[must_use]
+    pub fn is_dictionary(self) -> bool {
+        matches!(self.0.facts.coding, PageCoding::ByDictionary { .. })
     }
 
     /// Returns true if pages are coded alone, without a model.

@@ -24,11 +24,13 @@
 //! postgres   takes heap and B-tree pages apart; `innodb`, `sqlite`, `log` and [`doubles`] do so with theirs
 //! columns    finds where values lie in rows, and codes each column
 //! patterns   frequent combinations as one symbol; `stale`: bytes of a page that belong to nothing
+//! dictionary takes pages that no other format describes, as text
 //! text       what goes through zstd; `frame`: the headers of its frames
 //! entropy    static models of symbols, and the rANS coder
 //! ```
 
 mod columns;
+mod dictionary;
 pub mod doubles;
 mod entropy;
 mod format;
@@ -64,7 +66,7 @@ pub mod files {
 
 pub use format::files::{FileFormat, LogFacts};
 pub use format::{Checksum, FIRST_MODEL_CODEC, Facts, Format, PageCoding};
-pub use model::{Model, Options, learn};
+pub use model::{Kinds, Model, Options, learn};
 pub use postgres::checksum::checksum as postgres_checksum;
 pub use registry::{Registry, recognise, registry};
 pub use scratch::Scratch;

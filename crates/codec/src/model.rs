@@ -18,10 +18,26 @@ const HELD_OUT: usize = 5;
 /// The share that a model has to save of what zstd-3 makes of the held-out pages: more than one part in this many.
 const MIN_GAIN: usize = 20;
 
+/// Level of zstd for pages that are coded by a dictionary because no other model gains.
+const ANY_LEVEL: i32 = 1;
+
+/// Models among which learning may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    /// Those that take pages apart.
+    Apart,
+    /// Those that take pages apart; where none gains, a dictionary of zstd.
+    Any,
+    /// Dictionaries of zstd.
+    Dictionaries,
+}
+
 /// Options of learning.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Level of zstd for text, 1..=19.
+    /// Models among which to choose.
+    pub kinds: Kinds,
+    /// Level of zstd for text, 1..=19; with [`Kinds::Dictionaries`] that of pages.
     pub level: i32,
     /// Number of pages of the relation: the bytes of the model have to be fewer than it saves on that many pages.
     pub relation_pages: u64,
@@ -51,8 +67,8 @@ pub(crate) fn is_page_size(len: usize) -> bool {
 
 impl Registry {
     /// Learns a model from sampled pages of one relation, all of one length, spread over the whole relation; some
-    /// hundred are enough. Returns `None` if the pages are of no format that has models, or if the model, its own bytes
-    /// counted, does not gain on pages that it was not trained on.
+    /// hundred are enough. Returns `None` if no model of the kinds that are wanted gains, its own bytes counted, on pages
+    /// that it was not trained on.
     #[must_use]
     pub fn learn(&'static self, pages: &[&[u8]], options: Options) -> Option<Model> {
         let page_bytes = pages.first()?.len();
@@ -63,8 +79,14 @@ impl Registry {
         let held_out: Vec<&[u8]> = same.iter().copied().skip(HELD_OUT / 2).step_by(HELD_OUT).collect();
         let rest = same.iter().enumerate().filter(|(i, _)| i % HELD_OUT != HELD_OUT / 2);
         let training: Vec<&[u8]> = rest.map(|(_, page)| *page).collect();
-        let model = Model::by(self, &training, options.level)?;
-        model.gains(&held_out, options).then_some(model)
+        let gaining = |model: Option<Model>| model.filter(|model| model.gains(&held_out, options));
+        let by_format = || gaining(Model::by(self, &training, options.level));
+        let by_dictionary = |level| gaining(Model::of(self.of_any()?, &training, level));
+        match options.kinds {
+            Kinds::Apart => by_format(),
+            Kinds::Any => by_format().or_else(|| by_dictionary(ANY_LEVEL)),
+            Kinds::Dictionaries => by_dictionary(options.level),
+        }
     }
 }
 
@@ -78,8 +100,12 @@ impl Model {
     /// Makes a model of `pages`, which have the same length, even if it does not gain: of the format of `registry` that
     /// most of them are of.
     pub(crate) fn by(registry: &'static Registry, pages: &[&[u8]], level: i32) -> Option<Self> {
+        Self::of(registry.prevailing(pages)?, pages, level)
+    }
+
+    /// Makes a model of `format` of `pages`, which have the same length, even if it does not gain.
+    pub(crate) fn of(format: Format, pages: &[&[u8]], level: i32) -> Option<Self> {
         let page_bytes = pages.first()?.len();
-        let format = registry.prevailing(pages)?;
         let learned = format.erased().learn(pages, level)?;
         let trained = Trained::by(&*learned, pages, level)?;
         Some(Self { page_bytes, level, format, learned, trained })

@@ -1,5 +1,6 @@
 //! Lists the formats that are known. A further format is a folder, and a line here.
 
+use crate::dictionary::AnyPage;
 use crate::doubles::{self, Doubles};
 use crate::format::files::{FileBytes, FileFormat};
 use crate::format::{Entry, Format};
@@ -36,6 +37,7 @@ pub(crate) static REGISTRY: Registry = Registry {
         Entry::of::<InnodbRedo>(),
         Entry::of::<PostgresOther>(),
         Entry::of::<Doubles>(),
+        Entry::of::<AnyPage>(),
     ]),
     files: &[&postgres::FILES, &wal::FILES, &innodb::FILES, &redo::FILES, &sqlite::FILES, &doubles::FILES],
 };
@@ -97,6 +99,11 @@ impl Registry {
     #[must_use]
     pub fn recognise(&'static self, scratch: &mut Scratch, page: &[u8]) -> Option<Format> {
         self.formats().find(|format| is_page_size(page.len()) && format.erased().recognise(scratch, page))
+    }
+
+    /// Returns the format of pages that no other one describes.
+    pub(crate) fn of_any(&'static self) -> Option<Format> {
+        self.formats().find(|format| format.is_dictionary())
     }
 
     /// Returns the format, of those with models, that most of `pages` are of. A weak format has to describe more than

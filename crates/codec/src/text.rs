@@ -46,14 +46,15 @@ impl Dictionary {
         Ok(Self { bytes: bytes.into(), level, prepared })
     }
 
-    /// Trains a dictionary for `texts` of pages, if they are enough to train one; otherwise returns an empty one.
-    pub(crate) fn train(texts: &[Vec<u8>], level: i32) -> Result<Self, Corrupt> {
+    /// Trains a dictionary of up to `max_bytes` for `texts` of pages, if they are enough to train one; otherwise returns an
+    /// empty one.
+    pub(crate) fn train(texts: &[Vec<u8>], level: i32, max_bytes: usize) -> Result<Self, Corrupt> {
         let total: usize = texts.iter().map(Vec::len).sum();
         let mut best = vec![];
         if total > MIN_TRAINING {
             let samples: Vec<u8> = texts.concat();
             let sizes: Vec<usize> = texts.iter().map(Vec::len).collect();
-            let mut dictionary = vec![0; DICTIONARY.min(total / 4)];
+            let mut dictionary = vec![0; max_bytes.min(total / 4)];
             if let Ok(len) = zstd_safe::train_from_buffer(&mut dictionary[..], &samples, &sizes) {
                 dictionary.truncate(len);
                 // The dictionary gets the id 0, so that frames name no dictionary.
@@ -71,7 +72,7 @@ impl Dictionary {
     pub(crate) fn train_from_pieces(texts: &[Vec<u8>], level: i32) -> Result<Self, Corrupt> {
         let pieces: Vec<Vec<u8>> =
             texts.iter().flat_map(|text| text.chunks(PIECE).map(<[u8]>::to_vec)).collect();
-        Self::train(&pieces, level)
+        Self::train(&pieces, level, DICTIONARY)
     }
 
     /// Returns the bytes of memory that it takes, zstd's tables included.

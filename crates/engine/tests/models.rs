@@ -326,6 +326,50 @@ fn a_relation_that_became_another_gets_another_model() {
     bench.assert_holds(5, &index);
 }
 
+/// Pages with headers of PostgreSQL's, and behind them the same phrases with random numbers between them, as no format has
+/// them.
+fn phrases(seed: u64, pages: usize) -> Vec<Vec<u8>> {
+    let mut random = Random::new(1);
+    let known: Vec<String> = (0..100).map(|_| format!("{:016x} ", random.next())).collect();
+    let (mut random, mut pages) = (Random::new(seed), heap(2, pages));
+    for page in &mut pages {
+        let mut text = String::new();
+        while text.len() < PAGE {
+            text += &known[random.below(known.len())];
+            text += &random.below(1_000_000).to_string();
+        }
+        page[24..].copy_from_slice(&text.as_bytes()[..PAGE - 24]);
+    }
+    pages
+}
+
+#[test]
+fn pages_of_no_known_format_are_coded_by_a_dictionary_until_another_model_gains() {
+    let bench = ModelBench::new();
+    let (first, second) = (phrases(1, PAGES), phrases(2, PAGES));
+    bench.write(5, &first);
+    let before = bench.pool.dataset().usage(5).unwrap().stored_bytes;
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(1), first: true }));
+    bench.write(5, &second);
+    assert_eq!(bench.models_of(5, PAGES), [(1, PAGES)].into());
+    let after = bench.pool.dataset().usage(5).unwrap().stored_bytes;
+    assert!(after * 100 < before * 95, "{after} of {before} bytes");
+    let bench = bench.crash();
+    bench.assert_holds(5, &second);
+    // The dictionary codes pages of a table, too, but a model that takes them apart makes less of them.
+    let table = heap(2, PAGES);
+    bench.write(5, &table);
+    assert_eq!(bench.models_of(5, PAGES), [(1, PAGES)].into());
+    let before = bench.pool.dataset().usage(5).unwrap().stored_bytes;
+    assert_eq!(bench.learn(), Some(Learned { dataset: 1, object: 5, adopted: Some(2), first: false }));
+    bench.write(5, &table);
+    assert_eq!(bench.models_of(5, PAGES), [(2, PAGES)].into());
+    let after = bench.pool.dataset().usage(5).unwrap().stored_bytes;
+    assert!(after * 100 < before * 90, "{after} of {before} bytes");
+    bench.assert_holds(5, &table);
+    bench.assert_sound();
+}
+
 #[test]
 fn a_clone_is_coded_by_the_models_of_what_it_was_made_of() {
     let bench = ModelBench::new();

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use pagefold_codec::testing::innodb::{InnodbTable, index_page};
-use pagefold_codec::{Model, Options, Scratch, learn, recognise};
+use pagefold_codec::{Kinds, Model, Options, Scratch, learn, recognise};
 use pagefold_sim::random::Random;
 
 const PAGE_BYTES: usize = 8192;
@@ -54,7 +54,7 @@ fn learned() -> Option<&'static Model> {
     static MODEL: OnceLock<Option<Model>> = OnceLock::new();
     let learn = || {
         let pages: Vec<&[u8]> = pages().iter().map(Vec::as_slice).collect();
-        learn(&pages, Options { level: 1, relation_pages: 100_000 })
+        learn(&pages, Options { kinds: Kinds::Apart, level: 1, relation_pages: 100_000 })
     };
     MODEL.get_or_init(learn).as_ref()
 }
@@ -113,7 +113,7 @@ fn innodb_learned() -> Option<&'static Model> {
     static MODEL: OnceLock<Option<Model>> = OnceLock::new();
     let learn = || {
         let pages: Vec<&[u8]> = innodb_pages().iter().map(Vec::as_slice).collect();
-        learn(&pages, Options { level: 1, relation_pages: 100_000 })
+        learn(&pages, Options { kinds: Kinds::Apart, level: 1, relation_pages: 100_000 })
     };
     MODEL.get_or_init(learn).as_ref()
 }

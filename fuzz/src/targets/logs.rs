@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use pagefold_codec::testing::Random;
 use pagefold_codec::testing::logs::{redo_blocks, wal_pages};
-use pagefold_codec::{Model, Options, Scratch, learn, recognise};
+use pagefold_codec::{Kinds, Model, Options, Scratch, learn, recognise};
 
 const PAGE_BYTES: usize = 1024;
 
@@ -18,7 +18,7 @@ struct Log {
 impl Log {
     fn new(pages: Vec<Vec<u8>>) -> Self {
         let borrowed: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
-        let model = learn(&borrowed, Options { level: 1, relation_pages: 100_000 });
+        let model = learn(&borrowed, Options { kinds: Kinds::Apart, level: 1, relation_pages: 100_000 });
         let mut records = Vec::new();
         for page in pages.iter().take(16) {
             let mut record = Vec::new();

@@ -5,6 +5,7 @@ mod codec;
 /// Messages of the control socket: the program's own modules.
 #[allow(missing_docs, reason = "documented where they live")]
 pub mod control;
+mod dictionary;
 mod doubles;
 mod engine;
 mod fs;
@@ -57,6 +58,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "log-model", run: logs::model, seeds: logs::model_seeds },
     Target { name: "log-record", run: logs::record, seeds: logs::record_seeds },
     Target { name: "log-page", run: logs::page, seeds: logs::page_seeds },
+    Target { name: "dictionary-model", run: dictionary::model, seeds: dictionary::model_seeds },
+    Target { name: "dictionary-record", run: dictionary::record, seeds: dictionary::record_seeds },
     Target { name: "doubles", run: doubles::record, seeds: doubles::record_seeds },
     Target { name: "doubles-page", run: doubles::page, seeds: doubles::page_seeds },
 ];

@@ -5,7 +5,7 @@
 //! - A model that codes worse than it did is learned again, at once if the last learning was worth it, and after ever
 //!   more segments if it was not.
 
-use pagefold_codec::{Model, Options, Scratch};
+use pagefold_codec::{Kinds, Model, Options, Scratch};
 use pagefold_engine::wire::{Reader, put_bytes, put_varint};
 
 use crate::error::{Decoded, Error, Result};
@@ -82,7 +82,8 @@ impl Kept {
         let step = SAMPLE_STEP.max(pages.len().div_ceil(SAMPLES_MAX));
         let relation_pages = (content.len() / PAGE_BYTES) as u64 * SEGMENTS;
         let samples: Vec<&[u8]> = pages.into_iter().step_by(step).collect();
-        let model = pagefold_codec::learn(&samples, Options { level: LEVEL, relation_pages })?;
+        let model =
+            pagefold_codec::learn(&samples, Options { kinds: Kinds::Apart, level: LEVEL, relation_pages })?;
         let bytes = model.to_bytes();
         Some(Stored { model, bytes })
     }

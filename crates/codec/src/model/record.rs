@@ -1,4 +1,4 @@
-//! Writes and reads records: a mode, the entropy coder's code, plain bytes, text, stale bytes.
+//! Writes and reads records: a mode, the entropy coder's code, plain bytes, text, stale bytes; or text alone.
 
 use super::Trained;
 use crate::Corrupt;
@@ -27,6 +27,9 @@ pub(crate) fn write<F: PageFormat>(
     page: &[u8],
     out: &mut Vec<u8>,
 ) -> bool {
+    if F::IS_TEXT {
+        return scratch.contexts.compress(page, &trained.dictionary, out);
+    }
     let mut ops = std::mem::take(&mut scratch.ops);
     let mut encoder = Encoder::new(&trained.streams, &mut ops);
     let carried = F::encode(model, parts, page, &mut scratch.buffers, &mut encoder);
@@ -103,6 +106,9 @@ pub(crate) fn read<F: PageFormat>(
     record: &[u8],
     page: &mut [u8],
 ) -> Result<(), Corrupt> {
+    if F::IS_TEXT {
+        return scratch.contexts.decompress(record, &trained.dictionary, page);
+    }
     let mut reader = Reader::new(record);
     let (mode, code) = get_head(&mut reader, record.len(), &trained.dictionary, scratch)?;
     page.fill(0);

@@ -17,9 +17,11 @@ fn names_and_codecs_are_of_one_format_each() {
     assert_eq!(codecs.iter().collect::<BTreeSet<_>>().len(), codecs.len());
     for format in formats {
         assert_eq!(REGISTRY.by_name(format.name()), Some(format));
-        assert!(REGISTRY.files().contains(&format.facts().file), "{format:?}");
+        assert!(format.is_dictionary() || REGISTRY.files().contains(&format.facts().file), "{format:?}");
         match format.facts().coding {
-            PageCoding::ByModel { codec } => assert!((FIRST_MODEL_CODEC..128).contains(&codec)),
+            PageCoding::ByModel { codec } | PageCoding::ByDictionary { codec } => {
+                assert!((FIRST_MODEL_CODEC..128).contains(&codec))
+            }
             PageCoding::Alone { codec } => assert!((5..FIRST_MODEL_CODEC).contains(&codec)),
             PageCoding::Generic => assert_eq!(format.codec(), None),
         }
@@ -54,6 +56,7 @@ fn tags_and_codecs_stay() {
         ("sqlite", "Sqlite", 19, 3),
         ("postgres-wal", "PostgresWal", 20, 4),
         ("innodb-redo", "InnodbRedo", 21, 5),
+        ("dictionary", "Dictionary", 22, 6),
     ];
     for (name, debug, codec, tag) in kept {
         let format = REGISTRY.by_codec(codec).unwrap();
@@ -61,7 +64,7 @@ fn tags_and_codecs_stay() {
         assert_eq!(REGISTRY.by_tag(tag), Some(format));
     }
     assert_eq!(REGISTRY.by_name("doubles").and_then(Format::codec), Some(5));
-    assert!(REGISTRY.by_tag(6).is_none() && Model::from_plain(&[0x80, 8, 1, 6]).is_err());
+    assert!(REGISTRY.by_tag(7).is_none() && Model::from_plain(&[0x80, 8, 1, 7]).is_err());
 }
 
 /// Returns an empty page of PostgreSQL with `special` at its end, and `content` behind its header.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{cases, model_of};
 use crate::testing::innodb::{InnodbTable, index_page};
 use crate::testing::{Keys, Random, Schema, btree_page, corpora, heap_page};
-use crate::{Format, Model, Options, Scratch, learn, recognise};
+use crate::{Format, Kinds, Model, Options, Scratch, learn, recognise};
 
 /// Codes `pages` and asserts that each comes back; returns the number of pages that the model took.
 pub(super) fn round_trip(model: &Model, scratch: &mut Scratch, pages: &[Vec<u8>]) -> usize {
@@ -221,7 +221,7 @@ fn models_are_adopted_if_they_gain() {
     let pages: Vec<Vec<u8>> =
         (0..100).map(|block| btree_page(&mut random, Keys::Ints, false, block)).collect();
     let slices: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
-    let options = Options { level: 3, relation_pages: 10_000 };
+    let options = Options { kinds: Kinds::Apart, level: 3, relation_pages: 10_000 };
     assert_eq!(learn(&slices, options).unwrap().format().name(), "postgres-btree");
     // An empty relation saves nothing, so no model is worth its bytes.
     assert!(learn(&slices, Options { relation_pages: 0, ..options }).is_none());

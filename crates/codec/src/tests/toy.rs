@@ -11,7 +11,7 @@ use crate::sampling::median;
 use crate::stale::Stale;
 use crate::testing::Random;
 use crate::wire::{Reader, le16, le32, put_varint};
-use crate::{Corrupt, Model, Options, Scratch};
+use crate::{Corrupt, Kinds, Model, Options, Scratch};
 
 const MARK: &[u8] = b"TOY!";
 const HEADER: usize = 8;
@@ -154,7 +154,8 @@ fn a_format_of_a_registry_is_recognised_learned_coded_and_checked() {
     let mut random = Random::new(1);
     let mut pages: Vec<Vec<u8>> = (0..40).map(|n| toy_page(&mut random, n)).collect();
     let slices: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
-    let (options, mut scratch) = (Options { level: 1, relation_pages: 1000 }, Scratch::new());
+    let (options, mut scratch) =
+        (Options { kinds: Kinds::Any, level: 1, relation_pages: 1000 }, Scratch::new());
     let model = REGISTRY.learn(&slices, options).unwrap();
     let format = REGISTRY.recognise(&mut scratch, slices[3]).unwrap();
     assert_eq!((model.format(), format.name(), format.codec()), (format, "toy", Some(99)));

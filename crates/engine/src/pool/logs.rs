@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pagefold_codec::{LogFacts, Model, Scratch, recognise, registry};
+use pagefold_codec::{Kinds, LogFacts, Model, Scratch, recognise, registry};
 
 use super::Pool;
 use super::models::draw;
@@ -73,7 +73,7 @@ impl Pool {
         drop(current);
         let pages = dataset.usage(object)?.pages.max(LOG_EXPECTED_PAGES);
         let sampled = draw(dataset, object, LOG_SAMPLED_PAGES)?;
-        self.learn_pages(dataset.id, logs, &sampled, pages, LOG_LEVEL)?;
+        self.learn_pages(dataset.id, logs, &sampled, pages, (Kinds::Apart, LOG_LEVEL))?;
         Ok(self.pinned_model(dataset.id, logs))
     }
 }

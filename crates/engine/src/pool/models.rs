@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagefold_codec::{Model, Options, registry};
+use pagefold_codec::{Kinds, Model, Options, registry};
 
 use super::Pool;
 use super::coded::{Coded, Current};
@@ -17,7 +17,7 @@ use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Codecs, Dataset, LiveDataset, ModelEntry, ModelPin, count};
 use crate::device::IoClass;
 use crate::limits::MODELS_MAX;
-use crate::record::{Compression, Encoder, ModelId, Models, codec_of, encode_metadata};
+use crate::record::{Codec, Compression, Encoder, ModelId, Models, codec_of, encode_metadata};
 use crate::wal::{Rec, RecordKind};
 use crate::{Key, Result};
 
@@ -100,7 +100,11 @@ impl Watched {
         if self.pages() < pages_min.max(2 * self.tried_at) {
             return false;
         }
-        let Some(entry) = entry else { return true };
+        // A dictionary codes any page, but a model that takes pages apart would make less of many: the first pages may
+        // not have shown what there is to learn.
+        let by_dictionary =
+            |entry: &&ModelEntry| matches!(entry.codec, Codec::Page(format) if format.is_dictionary());
+        let Some(entry) = entry.filter(|entry| !by_dictionary(entry)) else { return true };
         let refused = self.others * 10 > self.pages();
         let longer = self.coded_bytes * 4 > self.coded * u64::from(entry.record_bytes) * 5;
         let grown = self.pages() >= entry.object_pages.saturating_mul(GROWTH);
@@ -401,7 +405,7 @@ impl Pool {
             return Ok(None);
         }
         let sampled = registry().worth_learning(draw(dataset, object, options.sample_pages)?);
-        self.learn_pages(dataset.id, object, &sampled, object_pages, level)
+        self.learn_pages(dataset.id, object, &sampled, object_pages, (Kinds::Any, level))
     }
 
     /// Learns a model of `object` from `sampled` pages, and adopts it if it gains on the present one. Returns `None` if
@@ -412,7 +416,7 @@ impl Pool {
         object: u64,
         sampled: &[Vec<u8>],
         object_pages: u64,
-        level: u8,
+        (kinds, level): (Kinds, u8),
     ) -> Result<Option<ModelId>> {
         if sampled.is_empty() {
             return Ok(None);
@@ -422,7 +426,7 @@ impl Pool {
         let old = current.and_then(|id| Some((id, self.shared.model(id).ok()?)));
         let old = old.as_ref().map(|(id, model)| (*id, &**model));
         let Some(ModelCandidate { model, bytes, sampled_pages, record_bytes }) =
-            learn_better(sampled, old, object_pages, level)
+            learn_better(sampled, old, object_pages, (kinds, level))
         else {
             return Ok(None);
         };
@@ -571,21 +575,21 @@ pub struct ModelCandidate {
     pub record_bytes: u32,
 }
 
-/// Learns a model from `sampled` pages, for `object_pages` pages like them, with zstd's `level` for what it leaves. If
+/// Learns a model of `kinds` from `sampled` pages, for `object_pages` pages like them, with zstd's `level` for text. If
 /// there is a `current` one, some of the pages are not learned from: the new model has to make these 3 % shorter than
 /// the current one does, and to save its own length. Returns `None` if it does not, or no model is found.
 pub fn learn_better(
     sampled: &[Vec<u8>],
     current: Option<(ModelId, &Model)>,
     object_pages: u64,
-    level: u8,
+    (kinds, level): (Kinds, u8),
 ) -> Option<ModelCandidate> {
     let (mut training, mut held_out): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
     for (at, page) in sampled.iter().enumerate() {
         let kept = current.is_some() && at % HELD_OUT == HELD_OUT - 1;
         if kept { held_out.push(page) } else { training.push(page) }
     }
-    let options = Options { level: level.into(), relation_pages: object_pages };
+    let options = Options { kinds, level: level.into(), relation_pages: object_pages };
     let bytes = pagefold_codec::learn(&training, options)?.to_bytes();
     // The model that is used is the one that will be read back: pages are verified with it.
     let model = Model::from_bytes(&bytes)

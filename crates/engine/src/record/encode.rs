@@ -93,11 +93,12 @@ impl Encoder {
             return self.encode(page, compression, out);
         }
         let modelled = out.len() - begin;
-        if modelled * DOUBTFUL <= page.len() {
+        let pays = modelled <= page.len() - page.len().div_ceil(MIN_SAVING);
+        // What zstd makes with a dictionary is what it makes without one, or less.
+        if modelled * DOUBTFUL <= page.len() || (pays && model.format().is_dictionary()) {
             return Encoded::Stored { codec: models::codec_of(model) };
         }
         let generic = self.encode(page, compression, out);
-        let pays = modelled <= page.len() - page.len().div_ceil(MIN_SAVING);
         if pays && out.len() - begin > 2 * modelled {
             out.truncate(begin + modelled);
             return Encoded::Stored { codec: models::codec_of(model) };
