@@ -94,7 +94,7 @@ impl Encoder {
         }
         let modelled = out.len() - begin;
         let pays = modelled <= page.len() - page.len().div_ceil(MIN_SAVING);
-        // What zstd makes with a dictionary is what it makes without one, or less.
+        // A dictionary never makes more of a page than zstd-1 makes without one.
         if modelled * DOUBTFUL <= page.len() || (pays && model.format().is_dictionary()) {
             return Encoded::Stored { codec: models::codec_of(model) };
         }
