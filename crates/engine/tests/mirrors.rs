@@ -473,6 +473,70 @@ fn what_one_device_has_wrong_comes_from_the_other_and_is_mended() {
     each_has_all(&sims, 0..2000, 1);
 }
 
+/// Damages what a device has in every fourth zone of 64 KiB, from zone `first` on.
+fn rot(sim: &SimDevice, first: u64) {
+    let zone = |at: u64| at / (64 << 10);
+    let blocks = sim.written_blocks().into_iter().filter(|at| (2 * MIB..120 * MIB).contains(at));
+    let mut bits = 0;
+    for at in blocks.filter(|at| zone(*at) % 4 == first) {
+        sim.flip_bit(at + 77, 3);
+        bits += 1;
+    }
+    assert!(bits > 400, "{bits}");
+}
+
+/// Both devices have damage, each elsewhere: together they have everything, so nothing may be lost when one of them is
+/// replaced, whichever of them a region was copied from.
+#[test]
+fn a_replaced_device_stays_until_the_copy_of_it_was_verified() {
+    for replaced in [0_u16, 1] {
+        let sims = fresh(1, 2);
+        let pool = open(&sims);
+        write(&pool, 0..2000, 1);
+        pool.export().unwrap();
+        drop(pool);
+        rot(&sims[0], 0);
+        rot(&sims[1], 2);
+        let pool = open(&sims);
+        let new = sim(5);
+        pool.attach(replaced, Arc::clone(&new) as Arc<dyn Device>, true).unwrap();
+        fill(&pool);
+        assert_eq!(numbers(&pool), if replaced == 0 { [1, 2] } else { [0, 2] });
+        has(&pool, 0..2000, 1);
+        pool.export().unwrap();
+        drop(pool);
+        each_has_all(&[new], 0..2000, 1);
+    }
+}
+
+/// What is copied comes from a device that stays, where that can be read: the other one is replaced for a reason.
+#[test]
+fn a_device_that_is_replaced_is_copied_only_if_no_other_one_can_be_read() {
+    for readable in [true, false] {
+        let sims = fresh(1, 2);
+        let pool = open(&sims);
+        write(&pool, 0..2000, 1);
+        pool.export().unwrap();
+        drop(pool);
+        rot(&sims[0], 0);
+        let pool = open(&sims);
+        if !readable {
+            let fault = InjectedFault { op: SimOp::Read, range: 2 * MIB..SIZE, skip: 0, times: u64::MAX };
+            sims[1].inject(fault);
+        }
+        pool.attach(0, sim(5) as Arc<dyn Device>, true).unwrap();
+        while states(&pool)[2] == Filling {
+            pool.fill_step(5).unwrap();
+        }
+        sims[1].clear_faults();
+        fill(&pool);
+        assert_eq!(numbers(&pool), [1, 2]);
+        let repaired = pool.faults().devices.get(2).map_or(0, |of| of.repaired);
+        assert_eq!(repaired > 0, !readable, "{repaired}");
+        has(&pool, 0..2000, 1);
+    }
+}
+
 #[test]
 fn reads_that_fail_are_answered_by_the_other() {
     let sims = fresh(1, 2);

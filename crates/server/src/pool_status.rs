@@ -204,9 +204,19 @@ fn log_device(status: LogDeviceStatus) -> LogDeviceFigures {
 
 fn fill(status: &FillStatus, now: u64) -> Option<FillFigures> {
     let FillStatus { device, started, finished, done_bytes, left_bytes, work_ns, .. } = *status;
+    let FillStatus { verified_bytes, to_verify_bytes, .. } = *status;
     let left = (finished == 0).then_some(left_bytes);
     let pace = WorkPace::of(done_bytes, took_s((started, finished), now), work_ns, left);
-    Some(FillFigures { device: device?, started, finished, done_bytes, left_bytes, pace })
+    Some(FillFigures {
+        device: device?,
+        started,
+        finished,
+        done_bytes,
+        left_bytes,
+        verified_bytes,
+        to_verify_bytes,
+        pace,
+    })
 }
 
 fn removal(status: &RemovalStatus, now: u64) -> Option<RemovalFigures> {

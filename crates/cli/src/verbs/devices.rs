@@ -378,17 +378,29 @@ impl Asked {
 
     fn wait_for_fill(&mut self) -> Result<()> {
         let progress = Progress::bytes("filling");
+        let mut verifying = None;
         loop {
             self.figures = status(&mut self.client)?;
-            let filling = self.figures.devices.iter().any(|device| device.state == "FILLING");
+            let devices = &self.figures.devices;
+            let filling = devices.iter().any(|device| device.state == "FILLING");
+            // A device that is replaced leaves when what was copied has been verified.
+            let failed = devices.iter().any(|device| device.state == "FAULTED" && !device.leaves);
+            let leaving = !failed && devices.iter().any(|device| device.leaves);
             match &self.figures.fill {
                 Some(fill) if filling => progress.at(fill.done_bytes, fill.done_bytes + fill.left_bytes),
-                _ if filling => {}
+                Some(fill) if leaving && fill.to_verify_bytes > 0 => {
+                    let shown = verifying.get_or_insert_with(|| Progress::bytes("verifying"));
+                    shown.at(fill.verified_bytes, fill.to_verify_bytes);
+                }
+                _ if filling || leaving => {}
                 _ => break,
             }
             sleep(POLL);
         }
         progress.finish();
+        if let Some(verifying) = verifying {
+            verifying.finish();
+        }
         let faulted = self.figures.devices.iter().find(|device| device.state == "FAULTED");
         match faulted {
             None => Ok(()),
@@ -433,6 +445,17 @@ pub(super) fn fill_text(fill: &FillFigures, devices: &[DeviceFigures], exact: bo
             size(fill.left_bytes),
             time::pace_text(&fill.pace, exact)
         ),
+        finished if fill.to_verify_bytes > 0 => {
+            let leaving = devices.iter().find(|device| device.leaves).map(|device| shown(&device.path));
+            format!(
+                "{path} has all since {}, {} copied; {} of {} verified, then {} leaves",
+                units::utc(finished),
+                size(fill.done_bytes),
+                size(fill.verified_bytes),
+                size(fill.to_verify_bytes),
+                leaving.unwrap_or_else(|| "the device whose place it took".to_owned())
+            )
+        }
         finished => {
             format!("{path} is whole since {}, {} copied", units::utc(finished), size(fill.done_bytes))
         }

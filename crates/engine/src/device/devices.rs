@@ -361,6 +361,13 @@ impl Devices {
         members.iter().filter(|member| member.readable().is_some()).count()
     }
 
+    /// Returns the numbers of the members of a group that can be read, in the order in which [`Devices::only_copy`] counts
+    /// them.
+    pub(crate) fn readable(&self, group: u16) -> Vec<u16> {
+        let members = self.groups.get(usize::from(group)).map(Group::members).unwrap_or_default();
+        members.iter().filter(|member| member.readable().is_some()).map(|member| member.number).collect()
+    }
+
     /// Has ranges of groups read from other places from now on, for a pool that is only read. What is read from a place that
     /// no device has is read where it was.
     pub(crate) fn redirect(&self, all: &[Redirection]) {
@@ -655,13 +662,19 @@ impl Devices {
     }
 
     /// Copies to a device the lowest region that it lacks and that is wanted, by its first byte, from others of its
-    /// group. Returns the bytes copied; `None` if it lacks nothing, or is not written.
+    /// group: from those in `leaving` only what no other one can read. Returns the bytes copied; `None` if it lacks nothing, or
+    /// is not written.
     ///
     /// # Errors
     /// Errors of the device; then it is left out.
-    pub(crate) fn fill_next(&self, number: u16, is_wanted: &dyn Fn(u64) -> bool) -> Result<Option<u64>> {
+    pub(crate) fn fill_next(
+        &self,
+        number: u16,
+        leaving: &[u16],
+        is_wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Option<u64>> {
         let Some((group, member)) = self.find(number) else { return Ok(None) };
-        group.fill_next(&member, is_wanted).inspect_err(|error| {
+        group.fill_next(&member, leaving, is_wanted).inspect_err(|error| {
             group.leave_out(&member, MemberState::Faulted, error);
         })
     }

@@ -66,6 +66,13 @@ impl Choice {
     }
 }
 
+/// Members to copy from: not those in `not`, and those in `last` only if no other one can be read.
+#[derive(Clone, Copy)]
+struct Sources<'a> {
+    not: &'a [u16],
+    last: &'a [u16],
+}
+
 /// Members of a group, as they were at one moment.
 pub(super) type Members = SmallVec<[Arc<GroupMember>; 3]>;
 
@@ -396,16 +403,18 @@ impl Group {
     }
 
     /// Copies to a member the lowest region that it lacks, of those that `is_wanted` returns true for, by their first
-    /// byte. Returns the bytes copied; `None` if it lacks nothing that is wanted. Of many regions that are not wanted
-    /// some are passed over at a time, and nothing is copied.
+    /// byte. From members in `leaving` it copies only what no other one can read. Returns the bytes copied; `None` if it
+    /// lacks nothing that is wanted. Of many regions that are not wanted some are passed over at a time, and nothing is copied.
     ///
     /// # Errors
     /// Errors of the member. Blocks that no whole member can read are left alone: they are as lost as before.
     pub(super) fn fill_next(
         &self,
         member: &GroupMember,
+        leaving: &[u16],
         is_wanted: &dyn Fn(u64) -> bool,
     ) -> Result<Option<u64>> {
+        let not = Sources { not: &[member.number], last: leaving };
         let Some(device) = member.writable() else { return Ok(None) };
         for _ in 0..PASSED_AT_ONCE {
             let Some(region) = member.first_lacking() else { return Ok(None) };
@@ -418,7 +427,7 @@ impl Group {
             }
             // Writes to the region go to the member, too, from here on.
             let lane = Lane::to(device.as_ref(), IoClass::Filling);
-            let copied = if is_wanted(start) { self.copy(&[member.number], lane, &bytes)? } else { 0 };
+            let copied = if is_wanted(start) { self.copy(not, lane, &bytes)? } else { 0 };
             // First among what no flush has covered, then not lacking any more (H2).
             self.writes.note(&bytes);
             member.has(region..region + 1);
@@ -443,7 +452,7 @@ impl Group {
         let device = member.readable().ok_or_else(|| self.nobody())?;
         let block = BLOCK_BYTES as u64;
         let whole = bytes.start - bytes.start % block..bytes.end.next_multiple_of(block);
-        match self.copy(failed, Lane::to(device.as_ref(), class), &whole)? {
+        match self.copy(Sources { not: failed, last: &[] }, Lane::to(device.as_ref(), class), &whole)? {
             copied if copied == whole.end - whole.start => Ok(()),
             _ => Err(self.nobody()),
         }
@@ -473,10 +482,10 @@ impl Group {
         self.settle(written)
     }
 
-    /// Copies whole blocks to a device from a member that is not in `not`; the reads are of the class of `to`, too.
+    /// Copies whole blocks to a device from one of `sources`; the reads are of the class of `to`, too.
     /// While others use a member it is done in pieces, since writes to what is being copied wait.
     /// Returns the number of bytes that could be copied.
-    fn copy(&self, not: &[u16], to: Lane<'_>, bytes: &Range<u64>) -> Result<u64> {
+    fn copy(&self, sources: Sources<'_>, to: Lane<'_>, bytes: &Range<u64>) -> Result<u64> {
         let (mut start, mut copied) = (bytes.start, 0);
         while start < bytes.end {
             let members = self.members();
@@ -484,28 +493,43 @@ impl Group {
             let lanes = devices.map(|device| Lane::to(device.as_ref(), to.class()));
             let rest = bytes.end - start;
             let at_once = lanes.map(|lane| lane.copied_at_once(rest)).min().unwrap_or(rest);
-            copied += self.copy_piece(not, to, &(start..start + at_once))?;
+            copied += self.copy_piece(sources, to, &(start..start + at_once))?;
             start += at_once;
         }
         Ok(copied)
     }
 
-    fn copy_piece(&self, not: &[u16], to: Lane<'_>, bytes: &Range<u64>) -> Result<u64> {
+    fn copy_piece(&self, sources: Sources<'_>, to: Lane<'_>, bytes: &Range<u64>) -> Result<u64> {
         let _turn = self.writes.begin_copy(bytes.clone());
         let mut buf = AlignedBuf::scratch((bytes.end - bytes.start) as usize);
-        if self.read_any(not, bytes.start, &mut buf, to.class()).is_ok() {
+        if self.read_from(sources, bytes.start, &mut buf, to.class()).is_ok() {
             to.write(bytes.start, &buf, false)?;
             return Ok(buf.len() as u64);
         }
         let mut copied = 0;
         let mut block = AlignedBuf::scratch(BLOCK_BYTES);
         for offset in bytes.clone().step_by(BLOCK_BYTES) {
-            if self.read_any(not, offset, &mut block, to.class()).is_ok() {
+            if self.read_from(sources, offset, &mut block, to.class()).is_ok() {
                 to.write(offset, &block, false)?;
                 copied += BLOCK_BYTES as u64;
             }
         }
         Ok(copied)
+    }
+
+    /// Reads from any of `sources` that is whole.
+    fn read_from(
+        &self,
+        sources: Sources<'_>,
+        offset: u64,
+        buf: &mut AlignedBuf,
+        class: IoClass,
+    ) -> Result<()> {
+        let Sources { not, last } = sources;
+        let others: SmallVec<[u16; 4]> = not.iter().chain(last).copied().collect();
+        let read =
+            if last.is_empty() { Err(self.nobody()) } else { self.read_any(&others, offset, buf, class) };
+        read.or_else(|_| self.read_any(not, offset, buf, class))
     }
 
     /// Reads from any whole member that is not in `not`.

@@ -157,18 +157,18 @@ impl Membership {
         self.members.iter().find(is_it)
     }
 
-    /// Returns a member that is to leave now, since the one that takes its place is whole. If that is to leave as well,
-    /// the one that takes its place in turn will do, and the one that was there first leaves first.
-    pub(super) fn replaced(&self, is_whole: impl Fn(&MemberEntry) -> bool) -> Option<u16> {
-        let is_replaced = |entry: &&MemberEntry| {
+    /// Returns a member that is to leave now, since the one that takes its place is whole, and that one. If that is to leave
+    /// as well, the one that takes its place in turn will do, and the one that was there first leaves first.
+    pub(super) fn replaced(&self, is_whole: impl Fn(&MemberEntry) -> bool) -> Option<(u16, u16)> {
+        let by = |entry: &MemberEntry| {
             // Labels may go round in a circle.
             let next = std::iter::successors(self.successor(entry), |entry| self.successor(entry));
-            entry.leaves && next.take(MEMBERS_MAX).any(&is_whole)
+            next.take(MEMBERS_MAX).find(|entry| is_whole(entry)).filter(|_| entry.leaves)
         };
         let is_first = |entry: &&MemberEntry| {
             !self.members.iter().any(|other| other.leaves && self.successor(other) == Some(*entry))
         };
-        self.members.iter().filter(is_first).find(is_replaced).map(|entry| entry.number)
+        self.members.iter().filter(is_first).find_map(|entry| Some((entry.number, by(entry)?.number)))
     }
 
     /// Removes a member. If it took the place of another one, that one stays.
@@ -374,7 +374,8 @@ mod tests {
     #[test]
     fn a_member_is_replaced_when_the_one_in_its_place_is_whole_or_the_one_in_the_place_of_that() {
         use MemberState::{Faulted, Filling, Whole};
-        let replaced = |table: &Membership| table.replaced(|entry| entry.state == Whole);
+        let replaced =
+            |table: &Membership| table.replaced(|entry| entry.state == Whole).map(|(number, _)| number);
         assert_eq!(replaced(&chain([Whole, Filling, Whole, Filling])), None, "member 2 is in nobody's place");
         for third in [Whole, Filling, Faulted] {
             let mut table = chain([Whole, Whole, Filling, third]);

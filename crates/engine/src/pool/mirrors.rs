@@ -46,6 +46,11 @@ pub struct FillStatus {
     pub left_bytes: u64,
     /// True if it lacked everything.
     pub lacked_all: bool,
+    /// Bytes of the copy that were verified, and that will have been in the end, while another device waits for that to
+    /// leave; 0 otherwise.
+    pub verified_bytes: u64,
+    /// See `verified_bytes`.
+    pub to_verify_bytes: u64,
     /// Time that its steps have worked so far, in nanoseconds; rests between them are not counted.
     pub work_ns: u64,
 }
@@ -67,6 +72,7 @@ impl Pool {
         {
             status.left_bytes = self.lacking_bytes(device);
         }
+        (status.verified_bytes, status.to_verify_bytes) = self.copy_check_bytes().unwrap_or_default();
         status
     }
 
@@ -306,9 +312,9 @@ impl Pool {
         Error::Invalid(format!("{path} is the only device that has what it has"))
     }
 
-    /// Copies some of what a device lacks that is being filled. Returns the bytes copied; `None` if there is nothing to
-    /// do. When it lacks nothing, it is whole, at `now` (seconds since 1970), and the device whose place it took
-    /// leaves.
+    /// Copies some of what a device lacks that is being filled, or verifies some of what was copied to one that replaces
+    /// another. Returns the bytes copied or verified; `None` if there is nothing to do. A device that lacks nothing is whole,
+    /// at `now` (seconds since 1970); when all of it is verified the device whose place it took leaves.
     ///
     /// # Errors
     /// Errors of devices that are not left out, and of a checkpoint.
@@ -321,14 +327,10 @@ impl Pool {
             // come, it is known to be stale even alone.
             self.checkpoint(false)?;
         }
-        // A crash or an error may have come before it left.
-        if self.part_with_replaced()? {
-            return Ok(Some(0));
-        }
         let devices = &self.shared.devices;
         let filling = devices.here().into_iter().find(|device| device.state == MemberState::Filling);
         let Some((group, number)) = filling.map(|device| (device.group, device.number)) else {
-            return Ok(None);
+            return self.replace_step(now);
         };
         self.note_fill(number, now);
         // Of a log device nothing is: what was there before is settled when the filling ends, by a checkpoint.
@@ -340,7 +342,7 @@ impl Pool {
                 && !self.chunks.is_free(chunk)
         };
         let begun = Instant::now();
-        match devices.fill_next(number, &is_wanted) {
+        match devices.fill_next(number, &self.labels.replaced_in(group), &is_wanted) {
             Ok(Some(bytes)) => {
                 let mut fill = self.fill.lock();
                 fill.done_bytes += bytes;
@@ -367,22 +369,40 @@ impl Pool {
         }
     }
 
-    /// Makes a device whole that lacks nothing, and removes the one whose place it took.
+    /// Verifies some of what was copied to a device that replaces another. When all of it is, the other one leaves.
+    fn replace_step(&self, now: u64) -> Result<Option<u64>> {
+        if let Some(bytes) = self.copy_check_step()? {
+            return Ok(Some(bytes));
+        }
+        if !self.part_with_replaced()? {
+            return Ok(None);
+        }
+        self.scrub_copied(now);
+        Ok(Some(0))
+    }
+
+    /// Makes a device whole that lacks nothing.
     fn end_fill(&self, group: u16, number: u16, now: u64) -> Result<()> {
         self.checkpoint(false)?;
         if !self.labels.complete(group, number)? {
             return Ok(());
         }
-        let copied_all = {
-            let mut fill = self.fill.lock();
-            fill.finished = now;
-            fill.lacked_all
-        };
+        self.fill.lock().finished = now;
         tracing::info!(device = number, "the device is whole");
-        if copied_all && let Err(error) = self.scrub_start(now, 0) {
-            // Nothing was verified while it was copied; a scrub that is under way does not meet all of it.
-            tracing::info!(%error, device = number, "no scrub follows the filling");
+        // If another one leaves, it does so first: what it has may be needed.
+        if self.labels.replaced().is_none() {
+            self.scrub_copied(now);
         }
-        self.part_with_replaced().map(drop)
+        Ok(())
+    }
+
+    /// Begins a scrub if a device was filled with everything: nothing is verified while it is copied. A scrub that is under way
+    /// does not meet all of it.
+    fn scrub_copied(&self, now: u64) {
+        if self.fill.lock().lacked_all
+            && let Err(error) = self.scrub_start(now, 0)
+        {
+            tracing::info!(%error, "no scrub follows the filling");
+        }
     }
 }

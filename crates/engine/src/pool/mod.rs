@@ -53,6 +53,7 @@ mod coded;
 mod commit;
 mod compare;
 mod copies;
+mod copy_check;
 #[cfg(feature = "crafting")]
 pub mod crafting;
 mod create;
@@ -223,6 +224,7 @@ struct Signal {
 pub struct Pool {
     labels: Arc<Labels>,
     fill: Mutex<FillStatus>,
+    copy_check: Mutex<Option<copy_check::CopyCheck>>,
     removal: Mutex<RemovalStatus>,
     balance: Mutex<balance::Balancing>,
     spares: spares::Spares,

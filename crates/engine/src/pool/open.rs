@@ -446,6 +446,7 @@ impl OpeningPool {
         let pool = Arc::new(Pool {
             labels: self.labels,
             fill: Mutex::default(),
+            copy_check: Mutex::default(),
             removal: Mutex::default(),
             balance: Mutex::default(),
             spares: super::spares::Spares::default(),

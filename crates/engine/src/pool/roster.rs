@@ -714,9 +714,16 @@ impl Labels {
         self.devices.state(number).is_some_and(|(_, state)| state == MemberState::Whole)
     }
 
-    /// Returns a member that is to leave now, since the one that took its place is whole, and has a label that says so
-    /// (Y5).
-    pub(super) fn replaced(&self) -> Option<u16> {
+    /// Returns the members of a group that are to leave when others have taken their places.
+    pub(super) fn replaced_in(&self, group: u16) -> Vec<u16> {
+        let state = self.state.lock();
+        let members = state.tables.get(usize::from(group)).map_or(&[][..], |table| &table.members);
+        members.iter().filter(|entry| entry.leaves).map(|entry| entry.number).collect()
+    }
+
+    /// Returns a member that is to leave now, and the one that took its place, since that is whole, and has a label that says
+    /// so (Y5).
+    pub(super) fn replaced(&self) -> Option<(u16, u16)> {
         let state = self.state.lock();
         let is_told = |number: u16| {
             let own = state.labels.get(&number).and_then(|label| label.membership.entry(number));

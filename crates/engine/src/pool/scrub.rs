@@ -203,8 +203,7 @@ impl Pool {
             return Ok(None);
         }
         let segments = &self.shared.segments;
-        let of_the_log = segments.next_id(next).filter(|id| *id < until);
-        let id = of_the_log.or_else(|| segments.next_id(next.max(COPIES)).filter(|id| id - COPIES < until));
+        let id = self.next_to_verify(next, until);
         let mut found = id.map(|id| match segments.get(id) {
             Ok(segment) => segment.map_or_else(StepFindings::default, |segment| self.verify_segment(&segment, status.damaged)),
             Err(error) => {
@@ -247,6 +246,14 @@ impl Pool {
         Ok(found.map(|found| found.bytes))
     }
 
+    /// Returns the number of the first segment from `next` on that is to be verified: of those of the log before `until`, and
+    /// behind them of those with second copies of their records (R1).
+    pub(super) fn next_to_verify(&self, next: u64, until: u64) -> Option<u64> {
+        let segments = &self.shared.segments;
+        let of_the_log = segments.next_id(next).filter(|id| *id < until);
+        of_the_log.or_else(|| segments.next_id(next.max(COPIES)).filter(|id| id - COPIES < until))
+    }
+
     /// Stores the state of the scrub, if the pool takes changes.
     pub(super) fn store_scrub(&self) -> Result<()> {
         if self.shared.check_writable().is_err() {
@@ -277,6 +284,16 @@ impl Pool {
             self.verify_copy(segment, &devices.only_copy(at), Some(&mirror), (&mut found, damaged_before));
         }
         found
+    }
+
+    /// Verifies all that is live of a segment on one member of each mirror, number `at` of those that can be read. What is
+    /// wrong is written again from another one. Returns the segment's live bytes, and the number of objects that stayed
+    /// wrong.
+    pub(super) fn verify_member(&self, segment: &Segment, devices: &Devices, at: usize) -> (u64, u64) {
+        let mut found = StepFindings::default();
+        let (only, first) = (devices.only_copy(at), devices.copy_first(at));
+        self.verify_copy(segment, &only, Some(&first), (&mut found, 0));
+        (segment.used_bytes(), (found.damaged + found.unreadable).saturating_sub(found.repaired))
     }
 
     /// Verifies a segment as `devices` has it. What is wrong is read by `mirror`, which then writes it again from

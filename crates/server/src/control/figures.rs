@@ -198,6 +198,13 @@ pub struct FillFigures {
     pub done_bytes: u64,
     /// Bytes that are left.
     pub left_bytes: u64,
+    /// Bytes of the copy that were verified, and that will have been in the end, while another device waits for that to
+    /// leave; 0 otherwise.
+    #[serde(default)]
+    pub verified_bytes: u64,
+    /// See `verified_bytes`.
+    #[serde(default)]
+    pub to_verify_bytes: u64,
     /// How fast it is, and the time that it takes.
     #[serde(flatten)]
     pub pace: WorkPace,

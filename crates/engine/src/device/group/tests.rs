@@ -208,13 +208,13 @@ fn a_member_gets_what_it_lacks_while_others_write() {
     }
     mirror.devices.set_lacking(1, std::iter::once(0..40));
     std::thread::scope(|scope| {
-        scope.spawn(|| while mirror.devices.fill_next(1, &|_| true).unwrap().is_some() {});
+        scope.spawn(|| while mirror.devices.fill_next(1, &[], &|_| true).unwrap().is_some() {});
         for at in 0..400_u64 {
             let offset = at * 7 % 40 * REGION_BYTES + at % 4 * BLOCK;
             mirror.devices.write(0, offset, &block(100 + (at % 100) as u8), at % 5 == 0).unwrap();
         }
     });
-    assert_eq!(mirror.devices.fill_next(1, &|_| true).unwrap(), None);
+    assert_eq!(mirror.devices.fill_next(1, &[], &|_| true).unwrap(), None);
     for region in 0..40 {
         for at in 0..4 {
             let offset = region * REGION_BYTES + at * BLOCK;
@@ -229,7 +229,7 @@ fn blocks_that_nobody_can_read_do_not_end_the_filling() {
     mirror.sims[0].write(BLOCK, &block(9), true).unwrap();
     mirror.sims[0].inject(InjectedFault { op: SimOp::Read, range: 0..BLOCK, skip: 0, times: u64::MAX });
     mirror.devices.set_lacking(1, std::iter::once(0..1));
-    assert_eq!(mirror.devices.fill_next(1, &|_| true).unwrap(), Some(REGION_BYTES - BLOCK));
+    assert_eq!(mirror.devices.fill_next(1, &[], &|_| true).unwrap(), Some(REGION_BYTES - BLOCK));
     assert_eq!((mirror.on(1, BLOCK), mirror.devices.lacking(1).len()), (9, 0));
 }
 

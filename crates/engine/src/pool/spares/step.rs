@@ -336,7 +336,7 @@ impl Pool {
     /// there is none.
     pub(in crate::pool) fn part_with_replaced(&self) -> Result<bool> {
         let _turn = self.spares.turn.lock();
-        let Some(number) = self.labels.replaced() else { return Ok(false) };
+        let Some((number, _)) = self.labels.replaced() else { return Ok(false) };
         self.part_with_in_turn(number, false)?;
         Ok(true)
     }
