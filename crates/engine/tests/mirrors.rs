@@ -509,7 +509,7 @@ fn a_replaced_device_stays_until_the_copy_of_it_was_verified() {
     }
 }
 
-/// What is copied comes from a device that stays, where that can be read: the other one is replaced for a reason.
+/// A copy comes from a device that stays, where that can be read: the other one is replaced for a reason.
 #[test]
 fn a_device_that_is_replaced_is_copied_only_if_no_other_one_can_be_read() {
     for readable in [true, false] {

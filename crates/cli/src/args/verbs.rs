@@ -615,7 +615,7 @@ Examples:
   pagefold balance --stop tank               what was moved stays where it is"
     )]
     Balance(Balance),
-    /// Put a new device in the place of another one, which leaves when the new one has everything.
+    /// Put a new device in the place of another one, which leaves when the new one has everything, verified.
     #[command(
         after_long_help = "The old one may be in use, or missing: then it is named by its number, which `pagefold status` shows. The new device gets
 everything in the background. It has to be as large as the old one.

@@ -20,7 +20,7 @@ fn names_and_codecs_are_of_one_format_each() {
         assert!(format.is_dictionary() || REGISTRY.files().contains(&format.facts().file), "{format:?}");
         match format.facts().coding {
             PageCoding::ByModel { codec } | PageCoding::ByDictionary { codec } => {
-                assert!((FIRST_MODEL_CODEC..128).contains(&codec))
+                assert!((FIRST_MODEL_CODEC..128).contains(&codec));
             }
             PageCoding::Alone { codec } => assert!((5..FIRST_MODEL_CODEC).contains(&codec)),
             PageCoding::Generic => assert_eq!(format.codec(), None),
