@@ -54,7 +54,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let queue = BlockQueue(folder.path().to_path_buf());
         let tell = |name: &str, number: u64| {
-            std::fs::write(folder.path().join(name), format!("{number}\n")).unwrap()
+            std::fs::write(folder.path().join(name), format!("{number}\n")).unwrap();
         };
         assert_eq!((queue.request_bytes_max(), queue.takes_discards()), (u64::MAX, true), "nothing is told");
         tell("max_segments", 128);
