@@ -109,13 +109,13 @@ def _wait_filled(pool: Devices) -> None:
 
 
 def _attach(pool: Devices) -> list:
-    pool.pagefold("detach", pool.pool, pool.mirror.pop())
+    pool.pagefold("detach", "-f", pool.pool, pool.mirror.pop())
     pool.mirror.append(pool.file())
     return ["attach", pool.pool, pool.mirror[0], pool.mirror[1], "--wait"]
 
 
 def _detach(pool: Devices) -> list:
-    return ["detach", pool.pool, pool.mirror[1]]
+    return ["detach", "-f", pool.pool, pool.mirror[1]]
 
 
 def _after_detach(pool: Devices, _: list) -> None:

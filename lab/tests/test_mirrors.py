@@ -166,8 +166,25 @@ def test_a_device_is_replaced_under_writes_and_the_pool_is_on_the_new_one(pool):
     pool.mount()
     writer.verify()
     pool.pagefold("attach", "--force", pool.pool, new, beside(pool, "third"), "--wait")
+    pool.pagefold("scrub", pool.pool, "--status", "--wait")
     pool.pagefold("detach", pool.pool, new)
     assert states(pool) == {"third": "ONLINE"}
+
+
+def test_a_device_is_not_detached_while_a_scrub_may_find_that_it_is_needed(pool):
+    (pool.mountpoint / "file").write_bytes(os.urandom(96 * MIB))
+    new = attach(pool, "second")
+    pool.pagefold("scrub", pool.pool, "--status", "--wait")
+    pool.unmount()
+    pool.mount()
+    pool.pagefold("scrub", pool.pool, "--rate", "1M")
+    for words in ([], ["-n"]):
+        with pytest.raises(proc.CommandFailed, match="(?s)a scrub is under way, .*may need what .*use -f"):
+            pool.pagefold("detach", *words, pool.pool, pool.device)
+    pool.pagefold("detach", "-f", pool.pool, pool.device)
+    assert states(pool) == {"second": "ONLINE"}
+    pool.pagefold("scrub", pool.pool, "--stop")
+    assert new.name == "second"
 
 
 def test_rubbish_on_one_device_is_mended_from_the_other(pool):
@@ -524,7 +541,7 @@ def test_a_server_that_is_killed_while_a_pool_is_split_leaves_one_pool_or_two(po
         has_it = leaves.name in states(pool)
         happened.add(not has_it)
         if has_it:
-            pool.pagefold("detach", pool.pool, leaves)
+            pool.pagefold("detach", "-f", pool.pool, leaves)
         else:
             pool.pagefold("import", "-d", leaves, half)
             pool.pagefold("check", half)
@@ -616,7 +633,7 @@ def test_a_device_that_is_being_filled_is_no_wonder_to_who_looks(pool):
         pool.recover()
         if "FILLING" in told.stdout:
             break
-        pool.pagefold("detach", pool.pool, new)
+        pool.pagefold("detach", "-f", pool.pool, new)
     else:
         pytest.fail("it was whole each time")
     deadline = time.monotonic() + 60

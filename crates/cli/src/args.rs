@@ -32,8 +32,8 @@ pub use datasets::{CreateDataset, Dataset, Destroy, List, ListDatasets, ListType
 pub use files::{Analyze, Du, Fold, Rewrite, SortBy};
 pub use mounts::{Mount, Restart, Sync, Unmount};
 pub use pools::{
-    Add, Attach, Balance, Create, DeviceOf, Export, GivenDevice, Import, Online, Reguid, Remove, Replace,
-    SplitPool,
+    Add, Attach, Balance, Create, Detach, DeviceOf, Export, GivenDevice, Import, Online, Reguid, Remove,
+    Replace, SplitPool,
 };
 pub use properties::{Get, Inherit, Set};
 pub use show::{Events, Iostat, Pools, Status};

@@ -109,6 +109,21 @@ pub struct DeviceOf {
     pub dry_run: bool,
 }
 
+/// See [`super::Verb::Detach`].
+#[derive(Args, Debug)]
+pub struct Detach {
+    /// A mounted pool, or where it is mounted.
+    pub pool: String,
+    /// A device of the pool, by path or number.
+    pub device: PathBuf,
+    /// Remove it even while a scrub is under way, which may find that the others need what it has.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Change nothing, and print how many devices the mirror could lose.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+}
+
 /// See [`super::Verb::Remove`].
 #[derive(Args, Debug)]
 pub struct Remove {

@@ -7,8 +7,8 @@ use clap_complete::Shell;
 
 use super::{
     Add, Analyze, Archive, Attach, Backup, Balance, Basebackup, BranchVerb, Check, Clear, Create, Dataset,
-    Destroy, DeviceOf, Diff, Du, Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List,
-    MakeClone, Mount, Online, Policy, Pools, Promote, Rebase, Receive, Reguid, Remove, Rename, Replace,
+    Destroy, Detach, DeviceOf, Diff, Du, Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat,
+    List, MakeClone, Mount, Online, Policy, Pools, Promote, Rebase, Receive, Reguid, Remove, Rename, Replace,
     Replicate, Reset, Restart, Rewrite, Rollback, Scrub, Send, Set, Snapshot, SplitPool, Status, Sync,
     Systemd, Trim, Unmount,
 };
@@ -566,12 +566,18 @@ Examples:
     )]
     Attach(Attach),
     /// Remove a device from its mirror; it holds no pool then.
-    #[command(after_long_help = "Examples:
+    #[command(
+        after_long_help = "When a device was attached, a scrub of the mirror begins, since copying verifies nothing: until it has ended, any device of
+the mirror may be the only one that has something right. So a device that is in use is not removed while a scrub is under way,
+unless with -f. To put one device in the place of another, `pagefold replace` does all of this by itself.
+
+Examples:
   pagefold detach tank /dev/sdc
   pagefold detach -n tank /dev/sdc           change nothing, and say what may be lost then
   pagefold detach tank 1                     a device that is missing, by its number in status
-  pagefold detach tank /dev/sdf              a spare that stands in: it goes back")]
-    Detach(DeviceOf),
+  pagefold detach tank /dev/sdf              a spare that stands in: it goes back"
+    )]
+    Detach(Detach),
     /// Make one device of each mirror a pool of its own, while the pool is used.
     #[command(
         after_long_help = "The new pool holds what the pool held at one instant within the call, with all snapshots. It is not mounted, and not known

@@ -31,7 +31,7 @@ pub use split::split;
 
 use super::create::{NewFiles, Seen, file_bytes, look};
 use super::{layout, log_device, spares};
-use crate::args::{Add, Attach, DeviceOf, GivenDevice, Online, Replace};
+use crate::args::{Add, Attach, Detach, DeviceOf, GivenDevice, Online, Replace};
 use crate::progress::Progress;
 use crate::{table, target};
 
@@ -106,10 +106,13 @@ pub fn replace(args: &Replace) -> Result<()> {
 }
 
 /// Removes a device from its mirror.
-pub fn detach(args: &DeviceOf) -> Result<()> {
+pub fn detach(args: &Detach) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "detach")?;
     let device = asked.device(&args.device)?;
     let goes_back = spares::is_spare(&asked.figures, device.number);
+    if !args.force {
+        asked.check_not_scrubbed(&device)?;
+    }
     if args.dry_run {
         return asked.plan_detach(&device, goes_back);
     }
@@ -365,6 +368,25 @@ impl Asked {
         let path = path.to_owned();
         self.add(std::slice::from_ref(&path), &Request::AddDevice { path: path.clone(), place })?;
         if wait { self.wait_for_fill() } else { Ok(()) }
+    }
+
+    /// Returns an error if a scrub is under way, and the device is in use and has not just been filled itself: the others may
+    /// need what it has.
+    fn check_not_scrubbed(&self, device: &DeviceFigures) -> Result<()> {
+        let PoolFigures { name, scrub, fill, .. } = &self.figures;
+        let is_new = fill.as_ref().is_some_and(|fill| fill.device == device.number);
+        let is_scrubbed = scrub.as_ref().is_some_and(|scrub| scrub.state == "running");
+        let in_use = removal::of_group(&self.figures, device.group).filter(|of| of.state == "ONLINE").count();
+        if !is_scrubbed || is_new || device.log || device.state != "ONLINE" || in_use < 2 {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "a scrub is under way, and the other devices of the mirror may need what {} has",
+            shown(&device.path)
+        ))
+        .hint(format!(
+            "wait for it: pagefold scrub --status --wait {name}; or use -f if nothing is wrong with the others"
+        )))
     }
 
     /// Changes the devices that this machine knows of the pool.
