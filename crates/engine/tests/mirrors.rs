@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use mirrored::*;
 use pagefold_engine::Error;
-use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
+use pagefold_engine::device::{AlignedBuf, Device, InjectedFault, SimDevice, SimOp};
 use pagefold_engine::pool::DeviceState;
 
 use DeviceState::{Faulted, Filling, Missing, Offline, Online};
@@ -507,6 +507,54 @@ fn a_replaced_device_stays_until_the_copy_of_it_was_verified() {
         drop(pool);
         each_has_all(&[new], 0..2000, 1);
     }
+}
+
+/// Returns the place of a page on a device that has it raw, as pages are that do not compress.
+fn place_of(sim: &SimDevice, at: u64) -> u64 {
+    let wanted = page(at, 1);
+    for start in sim.written_blocks() {
+        let mut blocks = AlignedBuf::scratch(8 << 10);
+        if start + 2 * 4096 > SIZE || sim.read(start, &mut blocks).is_err() {
+            continue;
+        }
+        let found = blocks.windows(64).take(4096).position(|bytes| *bytes == wanted[..64]);
+        if let Some(found) = found {
+            return start + found as u64;
+        }
+    }
+    panic!("page {at} is nowhere");
+}
+
+/// A record is mended from the other device; what else lies in its first and last block stays, for it may be right here
+/// alone.
+#[test]
+fn mending_a_record_leaves_its_neighbours_alone() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..200, 1);
+    pool.export().unwrap();
+    drop(pool);
+    let mut hit = 0;
+    // The end of one record and the beginning of the next one, in one block.
+    for at in (10..190).step_by(4) {
+        let (first, second) = (place_of(&sims[0], at), place_of(&sims[0], at + 1));
+        let end = first + u64::from(PAGE) - 1;
+        if second > end && second / 4096 == end / 4096 {
+            sims[0].flip_bit(end, 1);
+            sims[1].flip_bit(second, 1);
+            hit += 1;
+        }
+    }
+    assert!(hit > 20, "{hit}");
+    let pool = open(&sims);
+    has(&pool, 0..200, 1);
+    pool.scrub_start(1, 0).unwrap();
+    while pool.scrub_step(2).unwrap().is_some() {}
+    let scrub = pool.status().scrub;
+    assert_eq!(scrub.repaired, scrub.damaged + scrub.unreadable, "{scrub:?}");
+    pool.export().unwrap();
+    drop(pool);
+    each_has_all(&sims, 0..200, 1);
 }
 
 /// A copy comes from a device that stays, where that can be read: the other one is replaced for a reason.

@@ -438,7 +438,8 @@ impl Group {
         Ok(Some(0))
     }
 
-    /// Writes the blocks around `bytes` again on a member, from one that is not in `failed`.
+    /// Writes `bytes` again on a member, from one that is not in `failed`. The rest of the first and the last block stays
+    /// as it is there, if that can be read: this member may be the only one that has it right.
     ///
     /// # Errors
     /// Errors of the member; an error if no other one can read them.
@@ -450,12 +451,33 @@ impl Group {
         class: IoClass,
     ) -> Result<()> {
         let device = member.readable().ok_or_else(|| self.nobody())?;
+        let lane = Lane::to(device.as_ref(), class);
         let block = BLOCK_BYTES as u64;
         let whole = bytes.start - bytes.start % block..bytes.end.next_multiple_of(block);
-        match self.copy(Sources { not: failed, last: &[] }, Lane::to(device.as_ref(), class), &whole)? {
-            copied if copied == whole.end - whole.start => Ok(()),
-            _ => Err(self.nobody()),
+        let _turn = self.writes.begin_copy(whole.clone());
+        let mut mended = AlignedBuf::scratch((whole.end - whole.start) as usize);
+        if self.read_any(failed, whole.start, &mut mended, class).is_err() {
+            let mut one = AlignedBuf::scratch(BLOCK_BYTES);
+            for (at, place) in (whole.start..).step_by(BLOCK_BYTES).zip(mended.chunks_mut(BLOCK_BYTES)) {
+                self.read_any(failed, at, &mut one, class)?;
+                place.copy_from_slice(&one);
+            }
         }
+        for rest in [whole.start..bytes.start, bytes.end..whole.end] {
+            let mut here = AlignedBuf::scratch(BLOCK_BYTES);
+            let first = rest.start - rest.start % block;
+            if rest.is_empty() || lane.read(first, &mut here).is_err() {
+                continue;
+            }
+            let (from, to) = ((rest.start - first) as usize, (rest.start - whole.start) as usize);
+            let len_bytes = (rest.end - rest.start) as usize;
+            if let (Some(here), Some(place)) =
+                (here.get(from..from + len_bytes), mended.get_mut(to..to + len_bytes))
+            {
+                place.copy_from_slice(here);
+            }
+        }
+        lane.write(whole.start, &mended, false)
     }
 
     /// Writes bytes at any offset. The rest of the blocks that they lie in stays on each member as it is there.
