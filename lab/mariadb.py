@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from .paths import tool
 from .server import Server
 
 USER = "mysql"
+# Bit 32 of `info_bits` marks an entry as deleted.
+UNPURGED = re.compile(r"Warning\tInnoDB: Clustered index record not found for index .*\(info_bits=32,")
 
 
 class MariaDB(Server):
@@ -71,11 +74,23 @@ class MariaDB(Server):
         return self.sql(f"SHOW TABLES FROM `{database}`").split()
 
     def check_tables(self, database: str) -> None:
-        """Runs CHECK TABLE ... EXTENDED on every table; anything but OK raises."""
+        """Runs CHECK TABLE ... EXTENDED on every table; anything but OK raises.
+
+        While purge is under way the check may warn of an index entry that is marked as deleted, and whose row it does not
+        find any more. It did so once in 120 rounds of the same load on ext4, and a few seconds later found nothing. So
+        such a warning counts only if it is still there when purge has come to its end."""
         for table in self.tables(database):
-            for line in self.sql(f"CHECK TABLE `{table}` EXTENDED", database=database).splitlines():
-                if not line.endswith("status\tOK"):
-                    raise AssertionError(f"CHECK TABLE found: {line}")
+            found = self._check_table(database, table)
+            if found and all(UNPURGED.search(line) for line in found):
+                self.sql("SET GLOBAL innodb_max_purge_lag_wait=0")
+                found = self._check_table(database, table)
+            if found:
+                raise AssertionError(f"CHECK TABLE found: {found[0]}")
+
+    def _check_table(self, database: str, table: str) -> list[str]:
+        """Returns all that CHECK TABLE says but that the table is OK."""
+        lines = self.sql(f"CHECK TABLE `{table}` EXTENDED", database=database).splitlines()
+        return [line for line in lines if not line.endswith("status\tOK")]
 
     def tablespaces(self, database: str | None = None) -> list[Path]:
         """Returns the tablespace files of a database, or of the whole server."""
