@@ -43,6 +43,11 @@ impl Pool {
         under_way.map(|check| (check.done_bytes, check.total_bytes.max(check.done_bytes)))
     }
 
+    /// Returns the device whose copy is being verified: what is wrong on it is not its fault.
+    pub(super) fn copy_checked(&self) -> Option<u16> {
+        self.copy_check.lock().as_ref().map(|check| check.device)
+    }
+
     /// Verifies some of a copy, if a device waits for that to leave (C1). Returns the bytes verified; `None` if there is nothing
     /// to do.
     ///
@@ -148,6 +153,10 @@ impl Pool {
             let (device, wrong) = (check.device, check.wrong);
             tracing::info!(device, wrong, "what was copied to the device has been verified");
             check.is_done = true;
+            if wrong == 0 {
+                // It was given what was wrong elsewhere.
+                self.shared.segments.faults.clear(Some(device), 0);
+            }
         }
         Ok(0)
     }

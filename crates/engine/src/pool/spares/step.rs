@@ -102,7 +102,8 @@ impl Pool {
             let Some((_, member)) = self.shared.devices.state(entry.number) else { continue };
             let device = DeviceId::of(entry);
             let errors = counts.get(usize::from(entry.number)).copied().unwrap_or_default();
-            let counts = [errors.reads, errors.checksums];
+            let is_checked = self.copy_checked() == Some(entry.number);
+            let counts = [errors.reads, if is_checked { 0 } else { errors.checksums }];
             let latency_ns = self.shared.devices.latency_ns(group, entry.number);
             let seen = DeviceSeen { state: member, counts, latency_ns };
             let cause = watches.entry(device).or_default().look(&rules, now, &seen);
