@@ -3,8 +3,10 @@
 use std::sync::OnceLock;
 
 use pagefold_codec::testing::innodb::{InnodbTable, index_page};
-use pagefold_codec::{Kinds, Model, Options, Scratch, learn, recognise};
+use pagefold_codec::{Kinds, Model, Scratch, recognise};
 use pagefold_sim::random::Random;
+
+use super::models;
 
 const PAGE_BYTES: usize = 8192;
 
@@ -52,11 +54,7 @@ fn pages() -> &'static [Vec<u8>] {
 
 fn learned() -> Option<&'static Model> {
     static MODEL: OnceLock<Option<Model>> = OnceLock::new();
-    let learn = || {
-        let pages: Vec<&[u8]> = pages().iter().map(Vec::as_slice).collect();
-        learn(&pages, Options { kinds: Kinds::Apart, level: 1, relation_pages: 100_000 })
-    };
-    MODEL.get_or_init(learn).as_ref()
+    MODEL.get_or_init(|| models::learned(pages(), Kinds::Apart)).as_ref()
 }
 
 pub(super) fn model_seeds() -> Vec<Vec<u8>> {
@@ -65,37 +63,16 @@ pub(super) fn model_seeds() -> Vec<Vec<u8>> {
 
 /// Decodes a model, and decodes and encodes by it.
 pub(super) fn model(bytes: &[u8]) -> bool {
-    let Ok(model) = Model::from_bytes(bytes) else { return false };
-    let mut scratch = Scratch::new();
-    let mut page = vec![0; model.page_bytes()];
-    for record in page_seeds().iter().take(2) {
-        let _accepted = model.decode(&mut scratch, record, &mut page);
-    }
-    let mut record = Vec::new();
-    let _coded = model.encode(&mut scratch, &pages()[0], &mut record);
-    true
+    models::tried(bytes, &page_seeds(), pages(), 2)
 }
 
 pub(super) fn page_seeds() -> Vec<Vec<u8>> {
     static RECORDS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
-    let coded = || {
-        let mut records = Vec::new();
-        let Some(model) = learned() else { return records };
-        for page in pages().iter().take(8) {
-            let mut record = Vec::new();
-            if model.encode(&mut Scratch::new(), page, &mut record) {
-                records.push(record);
-            }
-        }
-        records
-    };
-    RECORDS.get_or_init(coded).clone()
+    RECORDS.get_or_init(|| models::coded(learned(), &pages()[..8])).clone()
 }
 
 pub(super) fn page(bytes: &[u8]) -> bool {
-    let Some(model) = learned() else { return false };
-    let mut page = vec![0; model.page_bytes()];
-    model.decode(&mut Scratch::new(), bytes, &mut page).is_ok()
+    models::decodes(learned(), bytes)
 }
 
 /// Makes aged pages of an index of InnoDB.
@@ -111,11 +88,7 @@ fn innodb_pages() -> &'static [Vec<u8>] {
 
 fn innodb_learned() -> Option<&'static Model> {
     static MODEL: OnceLock<Option<Model>> = OnceLock::new();
-    let learn = || {
-        let pages: Vec<&[u8]> = innodb_pages().iter().map(Vec::as_slice).collect();
-        learn(&pages, Options { kinds: Kinds::Apart, level: 1, relation_pages: 100_000 })
-    };
-    MODEL.get_or_init(learn).as_ref()
+    MODEL.get_or_init(|| models::learned(innodb_pages(), Kinds::Apart)).as_ref()
 }
 
 pub(super) fn innodb_model_seeds() -> Vec<Vec<u8>> {
@@ -124,37 +97,16 @@ pub(super) fn innodb_model_seeds() -> Vec<Vec<u8>> {
 
 /// Decodes a model, and decodes and encodes by it.
 pub(super) fn innodb_model(bytes: &[u8]) -> bool {
-    let Ok(model) = Model::from_bytes(bytes) else { return false };
-    let mut scratch = Scratch::new();
-    let mut page = vec![0; model.page_bytes()];
-    for record in innodb_record_seeds().iter().take(2) {
-        let _accepted = model.decode(&mut scratch, record, &mut page);
-    }
-    let mut record = Vec::new();
-    let _coded = model.encode(&mut scratch, &innodb_pages()[0], &mut record);
-    true
+    models::tried(bytes, &innodb_record_seeds(), innodb_pages(), 2)
 }
 
 pub(super) fn innodb_record_seeds() -> Vec<Vec<u8>> {
     static RECORDS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
-    let coded = || {
-        let mut records = Vec::new();
-        let Some(model) = innodb_learned() else { return records };
-        for page in innodb_pages().iter().take(16) {
-            let mut record = Vec::new();
-            if model.encode(&mut Scratch::new(), page, &mut record) {
-                records.push(record);
-            }
-        }
-        records
-    };
-    RECORDS.get_or_init(coded).clone()
+    RECORDS.get_or_init(|| models::coded(innodb_learned(), &innodb_pages()[..16])).clone()
 }
 
 pub(super) fn innodb_record(bytes: &[u8]) -> bool {
-    let Some(model) = innodb_learned() else { return false };
-    let mut page = vec![0; model.page_bytes()];
-    model.decode(&mut Scratch::new(), bytes, &mut page).is_ok()
+    models::decodes(innodb_learned(), bytes)
 }
 
 pub(super) fn innodb_page_seeds() -> Vec<Vec<u8>> {

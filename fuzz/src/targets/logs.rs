@@ -4,7 +4,9 @@ use std::sync::OnceLock;
 
 use pagefold_codec::testing::Random;
 use pagefold_codec::testing::logs::{redo_blocks, wal_pages};
-use pagefold_codec::{Kinds, Model, Options, Scratch, learn, recognise};
+use pagefold_codec::{Kinds, Model, Scratch, recognise};
+
+use super::models;
 
 const PAGE_BYTES: usize = 1024;
 
@@ -17,15 +19,8 @@ struct Log {
 
 impl Log {
     fn new(pages: Vec<Vec<u8>>) -> Self {
-        let borrowed: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
-        let model = learn(&borrowed, Options { kinds: Kinds::Apart, level: 1, relation_pages: 100_000 });
-        let mut records = Vec::new();
-        for page in pages.iter().take(16) {
-            let mut record = Vec::new();
-            if model.as_ref().is_some_and(|model| model.encode(&mut Scratch::new(), page, &mut record)) {
-                records.push(record);
-            }
-        }
+        let model = models::learned(&pages, Kinds::Apart);
+        let records = models::coded(model.as_ref(), &pages[..16]);
         Self { pages, model, records }
     }
 }
@@ -67,9 +62,7 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
 
 pub(super) fn record(bytes: &[u8]) -> bool {
     let Some((which, record)) = bytes.split_first() else { return false };
-    let Some(model) = &logs()[usize::from(which & 1)].model else { return false };
-    let mut page = vec![0; model.page_bytes()];
-    model.decode(&mut Scratch::new(), record, &mut page).is_ok()
+    models::decodes(logs()[usize::from(which & 1)].model.as_ref(), record)
 }
 
 pub(super) fn page_seeds() -> Vec<Vec<u8>> {

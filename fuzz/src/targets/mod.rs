@@ -12,6 +12,7 @@ mod fs;
 mod fuse;
 mod log_device;
 mod logs;
+mod models;
 mod sqlite;
 mod stream;
 

@@ -4,7 +4,9 @@ use std::sync::OnceLock;
 
 use pagefold_codec::testing::Random;
 use pagefold_codec::testing::sqlite::{Tree, overflow_page, tree_page};
-use pagefold_codec::{Kinds, Model, Options, Scratch, learn, recognise};
+use pagefold_codec::{Kinds, Model, Scratch, recognise};
+
+use super::models;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -24,11 +26,7 @@ fn pages() -> &'static [Vec<u8>] {
 
 fn learned() -> Option<&'static Model> {
     static MODEL: OnceLock<Option<Model>> = OnceLock::new();
-    let learn = || {
-        let pages: Vec<&[u8]> = pages().iter().map(Vec::as_slice).collect();
-        learn(&pages, Options { kinds: Kinds::Apart, level: 1, relation_pages: 100_000 })
-    };
-    MODEL.get_or_init(learn).as_ref()
+    MODEL.get_or_init(|| models::learned(pages(), Kinds::Apart)).as_ref()
 }
 
 pub(super) fn model_seeds() -> Vec<Vec<u8>> {
@@ -37,39 +35,16 @@ pub(super) fn model_seeds() -> Vec<Vec<u8>> {
 
 /// Decodes a model, and decodes and encodes by it.
 pub(super) fn model(bytes: &[u8]) -> bool {
-    let Ok(model) = Model::from_bytes(bytes) else { return false };
-    let mut scratch = Scratch::new();
-    let mut page = vec![0; model.page_bytes()];
-    for record in record_seeds().iter().take(6) {
-        let _accepted = model.decode(&mut scratch, record, &mut page);
-    }
-    let mut record = Vec::new();
-    for page in &pages()[..6] {
-        let _coded = model.encode(&mut scratch, page, &mut record);
-    }
-    true
+    models::tried(bytes, &record_seeds(), pages(), 6)
 }
 
 pub(super) fn record_seeds() -> Vec<Vec<u8>> {
     static RECORDS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
-    let coded = || {
-        let mut records = Vec::new();
-        let Some(model) = learned() else { return records };
-        for page in pages().iter().take(24) {
-            let mut record = Vec::new();
-            if model.encode(&mut Scratch::new(), page, &mut record) {
-                records.push(record);
-            }
-        }
-        records
-    };
-    RECORDS.get_or_init(coded).clone()
+    RECORDS.get_or_init(|| models::coded(learned(), &pages()[..24])).clone()
 }
 
 pub(super) fn record(bytes: &[u8]) -> bool {
-    let Some(model) = learned() else { return false };
-    let mut page = vec![0; model.page_bytes()];
-    model.decode(&mut Scratch::new(), bytes, &mut page).is_ok()
+    models::decodes(learned(), bytes)
 }
 
 pub(super) fn page_seeds() -> Vec<Vec<u8>> {

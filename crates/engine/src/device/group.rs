@@ -549,9 +549,10 @@ impl Group {
     ) -> Result<()> {
         let Sources { not, last } = sources;
         let others: SmallVec<[u16; 4]> = not.iter().chain(last).copied().collect();
-        let read =
-            if last.is_empty() { Err(self.nobody()) } else { self.read_any(&others, offset, buf, class) };
-        read.or_else(|_| self.read_any(not, offset, buf, class))
+        if !last.is_empty() && self.read_any(&others, offset, buf, class).is_ok() {
+            return Ok(());
+        }
+        self.read_any(not, offset, buf, class)
     }
 
     /// Reads from any whole member that is not in `not`.
