@@ -5,6 +5,7 @@ mod backup;
 mod basebackup;
 mod branch;
 mod datasets;
+mod devices;
 mod files;
 mod mounts;
 mod pools;
@@ -29,12 +30,12 @@ pub use branch::{
     BranchVerb, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,
 };
 pub use datasets::{CreateDataset, Dataset, Destroy, List, ListDatasets, ListType, Rename};
+pub use devices::{
+    Add, Attach, Balance, Detach, DeviceOf, DeviceVerb, GivenDevice, Online, Remove, Replace, SplitPool,
+};
 pub use files::{Analyze, Du, Fold, Rewrite, SortBy};
 pub use mounts::{Mount, Restart, Sync, Unmount};
-pub use pools::{
-    Add, Attach, Balance, Create, Detach, DeviceOf, Export, GivenDevice, Import, Online, Reguid, Remove,
-    Replace, SplitPool,
-};
+pub use pools::{Create, Export, Import, Reguid};
 pub use properties::{Get, Inherit, Set};
 pub use show::{Events, Iostat, Pools, Status};
 pub use snapshots::{Diff, Hold, Holds, MakeClone, Policy, Promote, Rebase, Reset, Rollback, Snapshot};

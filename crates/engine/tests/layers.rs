@@ -57,7 +57,7 @@ fn every_layer_uses_only_those_below() {
 }
 
 /// Sources outside of the layer `device` that see devices which are open and no member of `Devices` yet, and the reason.
-const SEE_DEVICES: [(&str, &str); 16] = [
+const SEE_DEVICES: [(&str, &str); 18] = [
     ("pool/check.rs", "opens devices, and checks the pool on them"),
     ("pool/crafting.rs", "makes a pool for a measurement on a file that it opens"),
     ("pool/create.rs", "makes members of devices that hold no pool, and destroys what they are"),
@@ -67,7 +67,9 @@ const SEE_DEVICES: [(&str, &str); 16] = [
     ("pool/mirrors.rs", "takes devices that become members while the pool is open"),
     ("pool/open.rs", "takes devices that a server has opened before"),
     ("pool/relabel.rs", "gives devices labels of another pool"),
-    ("pool/roster.rs", "writes labels of devices that come and go"),
+    ("pool/roster.rs", "erases labels of devices that leave"),
+    ("pool/roster/groups.rs", "writes labels of groups that are added and removed"),
+    ("pool/roster/joining.rs", "writes labels of devices that come and go"),
     ("pool/scan.rs", "reads labels of whatever is found"),
     ("pool/spares/mod.rs", "keeps devices that are no members, until one becomes a member"),
     ("pool/spares/step.rs", "has one of these become a member, and takes it back"),

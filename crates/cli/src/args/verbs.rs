@@ -6,11 +6,10 @@ use clap::Subcommand;
 use clap_complete::Shell;
 
 use super::{
-    Add, Analyze, Archive, Attach, Backup, Balance, Basebackup, BranchVerb, Check, Clear, Create, Dataset,
-    Destroy, Detach, DeviceOf, Diff, Du, Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat,
-    List, MakeClone, Mount, Online, Policy, Pools, Promote, Rebase, Receive, Reguid, Remove, Rename, Replace,
-    Replicate, Reset, Restart, Rewrite, Rollback, Scrub, Send, Set, Snapshot, SplitPool, Status, Sync,
-    Systemd, Trim, Unmount,
+    Analyze, Archive, Backup, Basebackup, BranchVerb, Check, Clear, Create, Dataset, Destroy, DeviceVerb,
+    Diff, Du, Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List, MakeClone, Mount,
+    Policy, Pools, Promote, Rebase, Receive, Reguid, Rename, Replicate, Reset, Restart, Rewrite, Rollback,
+    Scrub, Send, Set, Snapshot, Status, Sync, Systemd, Trim, Unmount,
 };
 
 /// All verbs.
@@ -533,123 +532,9 @@ Examples:
   pagefold check tank
   pagefold check ~/tank.pf                  a pool that was not imported")]
     Check(Check),
-    /// Make a pool larger by more devices, or by mirrors of several, while it is used; or give it spares, or a log device.
-    #[command(
-        after_long_help = "New data goes to the emptiest devices. What is there stays where it is, until `pagefold balance` moves it. `pagefold remove`
-takes a device out again. A spare holds nothing until a device of a mirror fails: then it steps in by itself, if it is as large as
-what the mirror uses. It goes back when that device is whole again or was replaced; `pagefold detach` of that device makes
-it one of the mirror for good. Properties: autospare, sparewait, spareerrors, spareslow.
-
-A log device gets each commit first: fsync waits for it, and not for the devices that hold the data. It helps if these take
-long to flush and it does not; everything that is written goes through it, so it has to be as fast as that. A pool has one,
-which can be a mirror. No data lies on it, and at most 1 GiB of it is used. If it fails, the pool goes on without it. If it is
-lost together with a crash, the last commits before the crash may be lost: a mirror of two protects from that.
-
-Examples:
-  pagefold add tank /dev/sdc
-  pagefold add tank mirror /dev/sdd /dev/sde
-  pagefold add tank spare /dev/sdf
-  pagefold add tank log /dev/sdg
-  pagefold add tank log mirror /dev/sdg /dev/sdh
-  pagefold add -n tank /dev/sdc              change nothing, and say how large it would be"
-    )]
-    Add(Add),
-    /// Give a device of a pool a mirror: another device that has the same.
-    #[command(
-        after_long_help = "The new device gets everything in the background, while the pool is used; `pagefold status` shows how far it is. It has
-to be as large as the other one.
-
-Examples:
-  pagefold attach -n tank /dev/sdb /dev/sdc    change nothing, and say what would be copied
-  pagefold attach tank /dev/sdb /dev/sdc
-  pagefold attach tank /dev/sdb /dev/sdc --wait"
-    )]
-    Attach(Attach),
-    /// Remove a device from its mirror; it holds no pool then.
-    #[command(
-        after_long_help = "When a device was attached, a scrub of the mirror begins, since copying verifies nothing: until it has ended, any device of
-the mirror may be the only one that has something right. So a device that is in use is not removed while a scrub is under way,
-unless with -f. To put one device in the place of another, `pagefold replace` does all of this by itself.
-
-Examples:
-  pagefold detach tank /dev/sdc
-  pagefold detach -n tank /dev/sdc           change nothing, and say what may be lost then
-  pagefold detach tank 1                     a device that is missing, by its number in status
-  pagefold detach tank /dev/sdf              a spare that stands in: it goes back"
-    )]
-    Detach(Detach),
-    /// Make one device of each mirror a pool of its own, while the pool is used.
-    #[command(
-        after_long_help = "The new pool holds what the pool held at one instant within the call, with all snapshots. It is not mounted, and not known
-here: import it, here or on another machine. The pool goes on with the devices that stay. If the machine fails meanwhile,
-the split has happened as a whole or not at all; then the next mount gives the devices what they have missed.
-
-Examples:
-  pagefold split -n tank half                change nothing, and say which devices would leave
-  pagefold split tank half
-  pagefold split tank half /dev/sdb /dev/sdd    these, one of each mirror
-  pagefold import half"
-    )]
-    Split(SplitPool),
-    /// Remove devices from a pool: what lies on them moves to the others, while the pool is used. Or remove a spare, or the log
-    /// device.
-    #[command(
-        after_long_help = "The device is part of the pool until everything has moved; `pagefold status` shows how far it is. If the pool is unmounted or
-crashes meanwhile, the next mount goes on. Then the device holds no pool. The others need room for what lies on it.
-To remove one device of a mirror, see `pagefold detach`; so does a spare go back that stands in for a device. A log device, on
-which no data lies, leaves at once: commits wait for the other devices then.
-
-Examples:
-  pagefold remove -n tank /dev/sdc           change nothing, and say what would be moved
-  pagefold remove tank /dev/sdc --wait
-  pagefold remove tank mirror-1              a mirror, with all of its devices
-  pagefold remove --stop tank                keep it
-  pagefold remove tank /dev/sdf              a spare; one that is missing by its number in status
-  pagefold remove tank /dev/sdg              the log device; a mirror by its name in status"
-    )]
-    Remove(Remove),
-    /// Move what lies on fuller devices of a pool to emptier ones, until all are equally full, while the pool is used.
-    #[command(
-        after_long_help = "This is for a pool that has got more devices: new data goes to the emptiest ones anyway. A mirror counts as one device. It
-takes a third of one thread's time while the pool is busy. `pagefold status` shows how far it is. If the pool is unmounted
-or crashes meanwhile, the next mount goes on. It ends by itself.
-
-Examples:
-  pagefold balance -n tank                   change nothing, and say what would be moved
-  pagefold balance tank
-  pagefold balance tank --wait
-  pagefold balance --stop tank               what was moved stays where it is"
-    )]
-    Balance(Balance),
-    /// Put a new device in the place of another one, which leaves when the new one has everything, verified.
-    #[command(
-        after_long_help = "The old one may be in use, or missing: then it is named by its number, which `pagefold status` shows. The new device gets
-everything in the background. It has to be as large as the old one.
-
-Examples:
-  pagefold replace -n tank /dev/sdb /dev/sdd    change nothing, and say what would be copied
-  pagefold replace tank /dev/sdb /dev/sdd
-  pagefold replace tank 1 /dev/sdd           device number 1, which is missing"
-    )]
-    Replace(Replace),
-    /// Stop using a device of a mirror, until it is taken online again.
-    #[command(after_long_help = "Examples:
-  pagefold offline -n tank /dev/sdc          change nothing, and say what may be lost then
-  pagefold offline tank /dev/sdc")]
-    Offline(DeviceOf),
-    /// Use a device again that was offline, missing or faulted; it gets what it has missed. Or use all of one that has
-    /// grown.
-    #[command(
-        after_long_help = "What it missed is known, also if the pool was unmounted or crashed meanwhile. A device that is not as it was gets everything
-again: an older copy of it, or one that was mounted by itself.
-
-Examples:
-  pagefold online -n tank /dev/sdc           change nothing, and say what would be copied
-  pagefold online tank /dev/sdc
-  pagefold online tank /dev/sdf              it has another name now
-  pagefold online -e tank /dev/sdb           the volume was enlarged (by the way with autoexpand=on)"
-    )]
-    Online(Online),
+    /// Change which devices a pool has, and uses.
+    #[command(flatten)]
+    Device(DeviceVerb),
     /// Forget the errors that were counted of a pool, or of one of its devices, and say which they were.
     #[command(
         after_long_help = "Errors are counted when they are met, by device and by file, and kept in the pool; `pagefold status` shows them. What is

@@ -23,23 +23,35 @@ use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::{self, Known, Registry};
 use pagefold_server::{pools, units};
 
-pub use balance::balance;
 pub(super) use balance::balance_text;
-pub use removal::remove;
 pub(super) use removal::{mirror_name, removal_text};
-pub use split::split;
 
 use super::create::{NewFiles, Seen, file_bytes, look};
 use super::{layout, log_device, spares};
-use crate::args::{Add, Attach, Detach, DeviceOf, GivenDevice, Online, Replace};
+use crate::args::{Add, Attach, Detach, DeviceOf, DeviceVerb, GivenDevice, Online, Replace};
 use crate::progress::Progress;
 use crate::{table, target};
 
 /// Interval between two requests for the progress of a filling that is waited for.
 const POLL: Duration = Duration::from_millis(200);
 
+/// Runs a verb.
+pub fn run(verb: &DeviceVerb) -> Result<()> {
+    match verb {
+        DeviceVerb::Add(args) => add(args),
+        DeviceVerb::Attach(args) => attach(args),
+        DeviceVerb::Detach(args) => detach(args),
+        DeviceVerb::Split(args) => split::split(args),
+        DeviceVerb::Remove(args) => removal::remove(args),
+        DeviceVerb::Balance(args) => balance::balance(args),
+        DeviceVerb::Replace(args) => replace(args),
+        DeviceVerb::Offline(args) => offline(args),
+        DeviceVerb::Online(args) => online(args),
+    }
+}
+
 /// Adds devices, or mirrors of several, or spares, or a log device to a pool.
-pub fn add(args: &Add) -> Result<()> {
+fn add(args: &Add) -> Result<()> {
     let asked = Asked::of(&args.pool, "add")?;
     let size = file_bytes(args.size.as_deref())?;
     let new = layout::parse(&args.devices)?;
@@ -78,7 +90,7 @@ pub fn add(args: &Add) -> Result<()> {
 }
 
 /// Gives a device a mirror.
-pub fn attach(args: &Attach) -> Result<()> {
+fn attach(args: &Attach) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "attach")?;
     let beside = asked.device(&args.device)?;
     if args.given.dry_run {
@@ -88,7 +100,7 @@ pub fn attach(args: &Attach) -> Result<()> {
 }
 
 /// Puts a new device in the place of another one.
-pub fn replace(args: &Replace) -> Result<()> {
+fn replace(args: &Replace) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "replace")?;
     let old = asked.device(&args.device)?;
     if args.given.dry_run {
@@ -106,7 +118,7 @@ pub fn replace(args: &Replace) -> Result<()> {
 }
 
 /// Removes a device from its mirror.
-pub fn detach(args: &Detach) -> Result<()> {
+fn detach(args: &Detach) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "detach")?;
     let device = asked.device(&args.device)?;
     let goes_back = spares::is_spare(&asked.figures, device.number);
@@ -124,7 +136,7 @@ pub fn detach(args: &Detach) -> Result<()> {
 }
 
 /// Stops using a device.
-pub fn offline(args: &DeviceOf) -> Result<()> {
+fn offline(args: &DeviceOf) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "offline")?;
     let device = asked.device(&args.device)?;
     if args.dry_run {
@@ -134,7 +146,7 @@ pub fn offline(args: &DeviceOf) -> Result<()> {
 }
 
 /// Uses a device again.
-pub fn online(args: &Online) -> Result<()> {
+fn online(args: &Online) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "online")?;
     let path = registry::absolute(&args.device)?;
     let device = asked.find(&args.device);
