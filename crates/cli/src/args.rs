@@ -53,24 +53,26 @@ pub use verbs::Verb;
     subcommand_required = true,
     arg_required_else_help = true,
     after_long_help = "Examples:
-  pagefold create tank /dev/sdb              make a pool on a disc
-  pagefold create tank ~/tank.pf --size 10G  or in a file
-  pagefold mount tank /var/lib/postgresql    use it
-  pagefold du /var/lib/postgresql            what every file takes, and its ratio
-  pagefold unmount tank                      put it away
+  pagefold create tank /dev/sdb               make a pool on a disc
+  pagefold create tank ~/tank.pf --size 10G   or in a file
+  pagefold mount tank /var/lib/postgresql     use it
+  pagefold du /var/lib/postgresql             what each file takes, and its ratio
+  pagefold unmount tank                       put it away
 
 Exit status: 0 done, 1 it could not be done, 2 the command line makes no sense.
 
 Environment:
-  NO_COLOR               no colour
-  PAGEFOLD_LOG           what servers log: error, warn, info, debug, trace (default info)
-  PAGEFOLD_STATE_DIR     where pools are remembered (default /var/lib/pagefold,
-                         for users $XDG_STATE_HOME/pagefold)
-  PAGEFOLD_RUNTIME_DIR   where control sockets live (default /run/pagefold,
-                         for users $XDG_RUNTIME_DIR/pagefold)
-  PAGEFOLD_BACKUP_SSH    how ssh is called for repositories on other hosts (default ssh)
-  PAGEFOLD_LOG_DIR       where servers in the background log (default /var/log/pagefold,
-                         for users the state directory)"
+  NO_COLOR              no colour
+  PAGEFOLD_LOG          what servers log: error, warn, info (default), debug,
+                        trace
+  PAGEFOLD_STATE_DIR    where pools are remembered (default /var/lib/pagefold,
+                        for users $XDG_STATE_HOME/pagefold)
+  PAGEFOLD_RUNTIME_DIR  where control sockets live (default /run/pagefold,
+                        for users $XDG_RUNTIME_DIR/pagefold)
+  PAGEFOLD_LOG_DIR      where servers in the background log (default
+                        /var/log/pagefold, for users the state directory)
+  PAGEFOLD_BACKUP_SSH   how ssh is called for repositories on other hosts
+                        (default ssh)"
 )]
 pub struct Cli {
     /// The verb.

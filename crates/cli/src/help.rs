@@ -19,6 +19,55 @@ pub fn in_columns(command: Command) -> Command {
     command.max_term_width(COLUMNS).mut_subcommands(in_columns)
 }
 
+/// The verbs by what one wants to do, as `pagefold --help` lists them.
+const TOPICS: [(&str, &[&str]); 8] = [
+    ("Pools", &["create", "import", "export", "destroy", "reguid"]),
+    ("Use", &["mount", "unmount", "restart", "sync", "systemd"]),
+    ("See", &["list", "status", "df", "du", "iostat", "events", "analyze"]),
+    (
+        "Datasets, snapshots and branches",
+        &[
+            "dataset", "rename", "get", "set", "inherit", "snapshot", "policy", "hold", "release", "holds",
+            "diff", "rollback", "clone", "promote", "rebase", "reset", "branch",
+        ],
+    ),
+    ("Copies elsewhere", &["send", "receive", "backup", "archive", "replicate", "basebackup"]),
+    ("Stored data", &["scrub", "check", "fold", "rewrite", "trim"]),
+    (
+        "Devices",
+        &["add", "attach", "detach", "replace", "offline", "online", "remove", "balance", "split", "clear"],
+    ),
+    ("This program", &["completion", "help"]),
+];
+
+/// Has the help of the program list its verbs by topics.
+pub fn by_topic(command: Command) -> Command {
+    let mut lists = String::new();
+    let mut built = command.clone();
+    // Only then it has the verb `help`.
+    built.build();
+    for (topic, names) in TOPICS {
+        let listed = names
+            .iter()
+            .enumerate()
+            .filter_map(|(at, name)| Some(built.find_subcommand(name)?.clone().display_order(at)));
+        // One of clap's own lists, so that it looks like all others.
+        let topic = Command::new("topic")
+            .subcommands(listed)
+            .subcommand_help_heading(topic)
+            .disable_help_subcommand(true)
+            .disable_help_flag(true)
+            .max_term_width(COLUMNS)
+            .help_template("{all-args}");
+        lists.push_str(&format!("\n{}", topic.clone().render_help().ansi()));
+    }
+    let styles = command.get_styles().clone();
+    let header = styles.get_header();
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{lists}\n{header}Options:{header:#}\n{{options}}{{after-help}}"
+    ))
+}
+
 /// Breaks paragraphs into lines of at most [`COLUMNS`]; blocks of indented lines go through [`narrowed`]. A line that
 /// ends with a colon ends its paragraph.
 fn wrapped(text: &str) -> String {
@@ -109,6 +158,17 @@ mod tests {
         let long = text.lines().filter(|line| line.chars().count() > COLUMNS);
         found.extend(long.map(|line| format!("{}: {line}", command.get_name())));
         command.get_subcommands().for_each(|below| long_lines(below, found));
+    }
+
+    #[test]
+    fn every_verb_has_one_topic() {
+        let command = <crate::args::Cli as clap::CommandFactory>::command();
+        let mut listed: Vec<&str> = TOPICS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let shown = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(Command::get_name);
+        let mut wanted: Vec<&str> = shown.chain(["help"]).collect();
+        listed.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(listed, wanted);
     }
 
     #[test]

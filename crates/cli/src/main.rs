@@ -104,7 +104,7 @@ fn ignore_sigpipe() {
 
 /// Parses the command line; `None` if help or the version was asked for and has been printed.
 fn parse(words: &[OsString]) -> Result<Option<Cli>> {
-    let parsed = any_bytes(help::in_columns(Cli::command())).try_get_matches_from(words);
+    let parsed = any_bytes(help::by_topic(help::in_columns(Cli::command()))).try_get_matches_from(words);
     let error = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => return Ok(Some(cli)),
         Err(error) => error,
