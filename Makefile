@@ -42,7 +42,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test long-tests lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scaling hanging scheduler takeover snapshots pitr coherence crash-states aged boot fill memory commits steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test long-tests lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scaling hanging scheduler takeover embedded snapshots pitr coherence crash-states aged boot fill memory commits steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -180,6 +180,11 @@ takeover: ## kill -9 the server under load while another goes on: no client noti
 	@scripts/setup build test
 	@$(BUILD)
 	@$(LAB) takeover --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+embedded: ## kill -9 the server under LMDB, LevelDB, RocksDB and DuckDB, ROUNDS=20 times
+	@scripts/setup build test
+	@$(BUILD)
+	@$(LAB) embedded --rounds $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),20) $(if $(SEED),--seed $(SEED))
 
 snapshots: ## Snapshots of databases under load, each cloned, recovered, verified: ROUNDS=500
 	@scripts/setup build test

@@ -137,6 +137,10 @@ def main() -> int:
     compare.add_argument("--compression", default="auto", help="of the pool")
     compare.add_argument("--json", action="store_true", help="print JSON")
     compare.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    embedded = verbs.add_parser("embedded", help="LMDB, LevelDB, RocksDB and DuckDB while the server is killed")
+    embedded.add_argument("--rounds", type=int, default=20)
+    embedded.add_argument("--seed", type=int, help="of the moments of death (random)")
+    embedded.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     takeover = verbs.add_parser("takeover", help="the server killed under load, and another goes on: no client notices")
     takeover.add_argument("--rounds", type=int, default=200)
     takeover.add_argument("--seed", type=int, help="of the moments of death (random)")
@@ -329,6 +333,10 @@ def run(options: argparse.Namespace) -> int:
             from .pitr import pitr
 
             return pitr(options.times, seed=options.seed, keep_logs=logs / "pitr-logs")
+        case "embedded":
+            from .embedded import embedded
+
+            return embedded(options.rounds, seed=options.seed, keep_logs=logs / "embedded-logs")
         case "takeover":
             from .takeover import takeover
 

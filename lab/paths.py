@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +39,14 @@ def tool(name: str, *, profile: str = "test") -> str:
     if found is None:
         raise Missing(f"{name} is not installed: run `scripts/setup {profile}`")
     return found
+
+
+def tool_program(name: str) -> str:
+    """Returns the path of a program that Debian does not have; `scripts/tool-program` installs it if need be."""
+    told = subprocess.run([ROOT / "scripts/tool-program", name], capture_output=True, text=True)
+    if told.returncode != 0:
+        raise Missing(told.stderr.strip())
+    return told.stdout.strip()
 
 
 def postgres_bin(name: str) -> str:

@@ -61,14 +61,15 @@ def run(
 
 
 def spawn(argv: Sequence[str | os.PathLike], *, log: Path, user: str | None = None, **more) -> subprocess.Popen:
-    """Starts a process in its own session, its outputs appended to `log` (unless given in `more`), its cwd at /."""
+    """Starts a process in its own session, its outputs appended to `log` and its cwd at / (unless
+    given in `more`)."""
     with open(log, "ab") as sink:
         more.setdefault("stdin", subprocess.DEVNULL)
         more.setdefault("stdout", sink)
         more.setdefault("stderr", sink)
+        more.setdefault("cwd", "/")
         return subprocess.Popen(
             [os.fspath(a) for a in argv],
-            cwd="/",
             env={**os.environ, "LC_ALL": "C.UTF-8"},
             start_new_session=True,
             **as_user(user),

@@ -26,20 +26,12 @@ from pathlib import Path
 
 from . import proc
 from .ledger import Run
-from .paths import ROOT, Missing, tool
+from .paths import tool, tool_program
 
 LOOPBACK = "127.0.0.1"
 KEYS = {"AWS_ACCESS_KEY_ID": "laboratory", "AWS_SECRET_ACCESS_KEY": "laboratory", "AWS_REGION": "us-east-1"}
 BUCKET = "bucket"
 STARTS_S = 120
-
-
-def store_program(name: str) -> str:
-    """Returns the path of a store's program, which is installed if need be."""
-    told = subprocess.run([ROOT / "scripts/store-program", name], capture_output=True, text=True)
-    if told.returncode != 0:
-        raise Missing(told.stderr.strip())
-    return told.stdout.strip()
 
 
 def await_http(url: str, process: subprocess.Popen, log: Path) -> None:
@@ -106,7 +98,7 @@ class Versitygw(Store):
 
     def __init__(self, run: Run, host: Host | None = None):
         super().__init__(run, host)
-        self.program, self.folder = store_program("versitygw"), run.fresh("objects")
+        self.program, self.folder = tool_program("versitygw"), run.fresh("objects")
         (self.folder / BUCKET).mkdir(parents=True)
 
     def start(self) -> None:
@@ -124,7 +116,7 @@ class Moto(Store):
 
     def __init__(self, run: Run, host: Host | None = None):
         super().__init__(run, host)
-        self.program = store_program("moto")
+        self.program = tool_program("moto")
 
     def start(self) -> None:
         self.spawn("moto", [self.program, "-H", self.host.address, "-p", self.port])
@@ -141,7 +133,7 @@ class Azurite(Store):
 
     def __init__(self, run: Run, host: Host | None = None):
         super().__init__(run, host)
-        self.program, self.folder, self.made = store_program("azurite"), run.fresh("azurite"), False
+        self.program, self.folder, self.made = tool_program("azurite"), run.fresh("azurite"), False
         self.folder.mkdir(parents=True)
 
     @property
@@ -426,7 +418,7 @@ class FarHost(Host):
         port, api_port = self.free_port(), self.free_port()
         api = f"http://{self.address}:{api_port}"
         log = self.run.logs / "toxiproxy.log"
-        process = proc.spawn([*self.prefix, store_program("toxiproxy"), "-host", self.address, "-port", str(api_port)], log=log)
+        process = proc.spawn([*self.prefix, tool_program("toxiproxy"), "-host", self.address, "-port", str(api_port)], log=log)
         self.run.process(process.pid, "toxiproxy")
         await_http(f"{api}/version", process, log)
 
