@@ -52,7 +52,7 @@ class LmdbUnsynced(Lmdb):
 
 
 class LevelDB:
-    """LevelDB with small tables, so that it compacts all the time."""
+    """LevelDB with small tables, so that it merges them all the time."""
 
     synced = True
 
@@ -79,7 +79,7 @@ class LevelDBUnsynced(LevelDB):
 
 
 class RocksDB:
-    """RocksDB with small tables, so that it compacts all the time."""
+    """RocksDB with small tables, so that it merges them all the time."""
 
     synced = True
 
@@ -116,7 +116,7 @@ class RocksDBUnsynced(RocksDB):
 
 
 class RocksDBDirect(RocksDB):
-    """RocksDB that reads and compacts past the page cache."""
+    """RocksDB that reads and merges past the page cache."""
 
     def choose(self, options) -> None:
         options.set_use_direct_reads(True)

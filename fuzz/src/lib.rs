@@ -6,8 +6,8 @@
 //! were decoded must be the same when they are encoded again.
 //!
 //! Inputs are mutations of seeds, which are real encodings made by the program itself. Inputs that once broke
-//! something lie in `fuzz/found/` and are tried first. docs/decisions/0013-fuzzing.md tells why the fuzzer is not
-//! guided by coverage.
+//! something lie in `fuzz/found/` and are tried first. `fuzz/guided` runs the targets under libFuzzer;
+//! docs/decisions/0013-fuzzing.md compares the two.
 
 pub mod memory;
 pub mod mutate;

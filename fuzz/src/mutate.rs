@@ -24,18 +24,23 @@ const EDGES: [u64; 14] = [
 
 /// Makes an input: one of `seeds`, damaged a few times, or noise.
 pub fn input(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
-    let pick = |random: &mut Random| {
-        seeds.get(random.below(seeds.len() as u64) as usize).cloned().unwrap_or_default()
-    };
-    let mut bytes = pick(random);
+    let mut bytes = seeds.get(random.below(seeds.len() as u64) as usize).cloned().unwrap_or_default();
     if random.percent(1) {
         return (0..random.skewed(4096)).map(|_| random.bits() as u8).collect();
     }
+    again(random, &mut bytes, seeds);
+    bytes
+}
+
+/// Damages an input a few times; parts may come from `seeds`.
+pub fn again(random: &mut Random, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
+    let pick = |random: &mut Random| {
+        seeds.get(random.below(seeds.len() as u64) as usize).cloned().unwrap_or_default()
+    };
     for _ in 0..1 + random.skewed(12) {
-        damage(random, &mut bytes, &pick);
+        damage(random, bytes, &pick);
     }
     bytes.truncate(INPUT_MAX);
-    bytes
 }
 
 fn damage(random: &mut Random, bytes: &mut Vec<u8>, pick: &dyn Fn(&mut Random) -> Vec<u8>) {

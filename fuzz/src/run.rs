@@ -54,7 +54,7 @@ pub fn try_input(target: &Target, bytes: &[u8]) -> std::result::Result<bool, Str
 }
 
 /// Returns the processor time that this process has had.
-fn cpu_time() -> Duration {
+pub fn cpu_time() -> Duration {
     clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
 }
 

@@ -152,6 +152,9 @@ fn kinds_have_these_names() {
         ("innodb-log", "InnoDB log"),
         ("sqlite", "SQLite"),
         ("rrd", "RRD"),
+        ("lmdb", "LMDB"),
+        ("bbolt", "bbolt"),
+        ("berkeley-db", "Berkeley DB"),
         ("other", "other"),
     ];
     assert_eq!(kinds, expected);

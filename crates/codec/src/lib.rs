@@ -36,6 +36,7 @@ mod entropy;
 mod format;
 pub mod frame;
 mod innodb;
+mod key_value;
 pub mod limits;
 mod log;
 mod model;

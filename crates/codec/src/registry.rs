@@ -5,6 +5,7 @@ use crate::doubles::{self, Doubles};
 use crate::format::files::{FileBytes, FileFormat};
 use crate::format::{Entry, Format};
 use crate::innodb::{self, Innodb};
+use crate::key_value;
 use crate::log::redo::{self, InnodbRedo};
 use crate::log::wal::{self, PostgresWal};
 use crate::model::is_page_size;
@@ -39,7 +40,17 @@ pub(crate) static REGISTRY: Registry = Registry {
         Entry::of::<Doubles>(),
         Entry::of::<AnyPage>(),
     ]),
-    files: &[&postgres::FILES, &wal::FILES, &innodb::FILES, &redo::FILES, &sqlite::FILES, &doubles::FILES],
+    files: &[
+        &postgres::FILES,
+        &wal::FILES,
+        &innodb::FILES,
+        &redo::FILES,
+        &sqlite::FILES,
+        &doubles::FILES,
+        &key_value::LMDB,
+        &key_value::BBOLT,
+        &key_value::BERKELEY_DB,
+    ],
 };
 
 /// A list of formats.
