@@ -112,6 +112,9 @@ def campaign(run: Run, rounds: int, moments: random.Random) -> None:
                 writer.stop()
             if not goes_on:
                 pool.recover()
+            for engine in ("lmdb", "lmdb-mapped", "lmdb-unsynced"):
+                found = pool.recordsize(pool.mountpoint / engine / "data.mdb")
+                assert found == 4096, f"the pages of {engine} have 4096 bytes, the recordsize is {found}"
             told = ", ".join(f"{writer.engine} {writer.verify(died=not goes_on)}" for writer in writers)
             print(f"embedded: round {number + 1:>3} of {rounds}  {how}; acknowledged and there: {told}", flush=True)
 
