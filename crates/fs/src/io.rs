@@ -149,20 +149,25 @@ impl Fs {
     }
 
     /// Returns true if [`Fs::write`] of `len` bytes at `offset` would be done now without waiting for a device. That is
-    /// so for whole records of a file that has data, if nobody else is changing it. The answer is a hint: false is
-    /// always right.
+    /// so for a file that has data, if nobody else is changing it: for whole records, and for parts of records that are
+    /// in memory or not there yet, as the tail of a log is. The answer is a hint: false is always right.
     pub fn writes_at_once(&self, ino: Ino, offset: u64, len: usize) -> bool {
         let Ok(node) = self.node(ino) else { return false };
         let inode = node.snapshot();
         let recordsize = u64::from(inode.recordsize.max(1));
+        let end = offset.saturating_add(len as u64);
+        let is_whole = |at: u64| at.is_multiple_of(recordsize);
+        let is_at_hand = |at: u64| self.dataset.is_at_hand(inode.object, at / recordsize);
         inode.object != 0
-            && offset.is_multiple_of(recordsize)
-            && (len as u64).is_multiple_of(recordsize)
             && offset <= inode.size
+            // What lies behind the end in the last record is zeroed first.
+            && (end <= inode.size || !inode.has(flag::TAIL))
             && inode.freeing.is_empty()
             // A write that is mirrored into records of another size may have to read them.
             && node.changing.try_lock().is_some_and(|changing| changing.is_none())
             && self.dataset.accepts_at_once()
+            && (is_whole(offset) || is_at_hand(offset))
+            && (is_whole(end) || (!is_whole(offset) && end / recordsize == offset / recordsize) || is_at_hand(end))
     }
 
     /// Writes at most the first MiB of `data`, as a whole or not at all.

@@ -307,6 +307,10 @@ impl Dataset for Overlay {
         self.is_complete() && self.upper.accepts_at_once()
     }
 
+    fn is_at_hand(&self, object: u64, page: u64) -> bool {
+        self.is_complete() && self.upper.is_at_hand(object, page)
+    }
+
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
         if self.is_complete() || !self.is_absent_within(object, record_size, offset, buf.len()) {
             return self.upper.read(object, record_size, offset, buf);

@@ -47,6 +47,10 @@ impl Dataset for Unmarked {
     fn accepts_at_once(&self) -> bool {
         self.0.accepts_at_once()
     }
+
+    fn is_at_hand(&self, object: u64, page: u64) -> bool {
+        self.0.is_at_hand(object, page)
+    }
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.0.read(object, record_size, offset, buf)
     }

@@ -350,6 +350,10 @@ impl Dataset for LiveDataset {
             && self.budget().is_none_or(|budget| budget.is_roomy(ROOMY_BYTES))
     }
 
+    fn is_at_hand(&self, object: u64, page: u64) -> bool {
+        self.has_at_hand(object, page)
+    }
+
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.read_pages(&self.shared.devices, object, record_size, offset, buf)
     }

@@ -198,6 +198,12 @@ pub trait Dataset: Send + Sync {
         false
     }
 
+    /// Returns true if a part of a page can be written without reading or decoding the rest of it: the page was written or
+    /// changed a moment ago, or is not stored. It is a hint as [`Dataset::accepts_at_once`] is.
+    fn is_at_hand(&self, _object: u64, _page: u64) -> bool {
+        false
+    }
+
     /// Fills `buf` with the bytes of `object` from `offset` on. Holes and bytes that were never written read as zeros.
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()>;
 

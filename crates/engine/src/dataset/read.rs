@@ -134,6 +134,15 @@ impl LiveDataset {
         self.shared.count_damage(error, subject, addr, struck)
     }
 
+    /// Returns true if a page is in memory as it is, or is not stored.
+    pub(super) fn has_at_hand(&self, object: u64, page: u64) -> bool {
+        let is_accepted = || self.stages.read().page(object, page).is_some();
+        let mut ptr = [None];
+        is_accepted()
+            || self.tree.try_pages(object, page, &mut ptr)
+                && ptr[0].is_none_or(|ptr| self.shared.recent.get(ptr.addr).is_some())
+    }
+
     /// Reads if all pages are in memory, and prepares the read if it lies within one page.
     pub(super) fn try_read_pages(
         &self,

@@ -4,6 +4,7 @@
 //! engine must hold what memory held after one of the changes since the last sync: a prefix, whole changes only.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod at_once;
 mod changes;
 mod thin;
 mod twin;

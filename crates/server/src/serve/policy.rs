@@ -70,6 +70,10 @@ impl Dataset for Policed {
         !self.is(SyncMode::Always) && self.inner.accepts_at_once()
     }
 
+    fn is_at_hand(&self, object: u64, page: u64) -> bool {
+        self.inner.is_at_hand(object, page)
+    }
+
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.inner.read(object, record_size, offset, buf)
     }
