@@ -160,7 +160,7 @@ impl Fs {
         let is_at_hand = |at: u64| self.dataset.is_at_hand(inode.object, at / recordsize);
         inode.object != 0
             && offset <= inode.size
-            // What lies behind the end in the last record is zeroed first.
+            // Bytes behind the end in the last record are zeroed first.
             && (end <= inode.size || !inode.has(flag::TAIL))
             && inode.freeing.is_empty()
             // A write that is mirrored into records of another size may have to read them.
