@@ -16,13 +16,18 @@ const COLD: [(u64, usize, bool); 7] = [
     (10 * RECORD - 10, 20, false),
 ];
 
+fn with_a_file(pool: &Pool) -> (Arc<Fs>, Ino) {
+    Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
+    let fs = mount(pool.dataset());
+    let file = fs.create(Ino::ROOT, b"file", 0o644, OpenFlags::default(), &USER).unwrap().ino;
+    (fs, file)
+}
+
 #[test]
 fn parts_of_records_that_are_in_memory_are_written_at_once() {
     let device = device();
     let pool = open(&device);
-    Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
-    let fs = mount(pool.dataset());
-    let file = fs.create(Ino::ROOT, b"file", 0o644, OpenFlags::default(), &USER).unwrap().ino;
+    let (fs, file) = with_a_file(&pool);
     let noise: Vec<u8> = (0..10 * RECORD).map(|at| (at * at / 7) as u8).collect();
     assert!(!fs.writes_at_once(file, 0, 100), "its recordsize is not known yet");
     fs.write(file, 0, &noise, WriteFlags::default()).unwrap();
@@ -55,9 +60,7 @@ fn parts_of_records_that_are_in_memory_are_written_at_once() {
 fn a_file_that_was_cut_grows_later() {
     let device = device();
     let pool = open(&device);
-    Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
-    let fs = mount(pool.dataset());
-    let file = fs.create(Ino::ROOT, b"file", 0o644, OpenFlags::default(), &USER).unwrap().ino;
+    let (fs, file) = with_a_file(&pool);
     fs.write(file, 0, &[1; 3 * RECORD as usize], WriteFlags::default()).unwrap();
     fs.setattr(file, &SetAttr { size: Some(RECORD + 10), ..SetAttr::default() }).unwrap();
     assert!(!fs.writes_at_once(file, RECORD + 10, 10));
