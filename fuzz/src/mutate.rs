@@ -24,7 +24,7 @@ const EDGES: [u64; 14] = [
 
 /// Makes an input: one of `seeds`, damaged a few times, or noise.
 pub fn input(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = seeds.get(random.below(seeds.len() as u64) as usize).cloned().unwrap_or_default();
+    let mut bytes = pick(random, seeds);
     if random.percent(1) {
         return (0..random.skewed(4096)).map(|_| random.bits() as u8).collect();
     }
@@ -34,16 +34,17 @@ pub fn input(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
 
 /// Damages an input a few times; parts may come from `seeds`.
 pub fn again(random: &mut Random, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
-    let pick = |random: &mut Random| {
-        seeds.get(random.below(seeds.len() as u64) as usize).cloned().unwrap_or_default()
-    };
     for _ in 0..1 + random.skewed(12) {
-        damage(random, bytes, &pick);
+        damage(random, bytes, seeds);
     }
     bytes.truncate(INPUT_MAX);
 }
 
-fn damage(random: &mut Random, bytes: &mut Vec<u8>, pick: &dyn Fn(&mut Random) -> Vec<u8>) {
+fn pick(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
+    seeds.get(random.below(seeds.len() as u64) as usize).cloned().unwrap_or_default()
+}
+
+fn damage(random: &mut Random, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
     // Headers decide most, so half of the damage is near the start.
     let at = |random: &mut Random, len: usize| {
         let whole = random.below(len as u64 + 1) as usize;
@@ -86,7 +87,7 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>, pick: &dyn Fn(&mut Random) -
             bytes.splice(to..to, copy);
         }
         7 => {
-            let other = pick(random);
+            let other = pick(random, seeds);
             let from = at(random, other.len());
             bytes.truncate(place);
             bytes.extend_from_slice(&other[from..]);

@@ -52,14 +52,14 @@ pub fn by_topic(command: Command) -> Command {
             .enumerate()
             .filter_map(|(at, name)| Some(built.find_subcommand(name)?.clone().display_order(at)));
         // One of clap's own lists, so that it looks like all others.
-        let topic = Command::new("topic")
+        let mut topic = Command::new("topic")
             .subcommands(listed)
             .subcommand_help_heading(topic)
             .disable_help_subcommand(true)
             .disable_help_flag(true)
             .max_term_width(COLUMNS)
             .help_template("{all-args}");
-        lists.push_str(&format!("\n{}", topic.clone().render_help().ansi()));
+        lists.push_str(&format!("\n{}", topic.render_help().ansi()));
     }
     let styles = command.get_styles().clone();
     let header = styles.get_header();

@@ -104,7 +104,12 @@ fn ignore_sigpipe() {
 
 /// Parses the command line; `None` if help or the version was asked for and has been printed.
 fn parse(words: &[OsString]) -> Result<Option<Cli>> {
-    let parsed = any_bytes(help::by_topic(help::in_columns(Cli::command()))).try_get_matches_from(words);
+    let command = help::in_columns(Cli::command());
+    // Making the lists takes time, and nobody else sees them.
+    let asks_for_all =
+        words.get(1).is_none_or(|word| ["-h", "--help", "help"].iter().any(|help| word == help));
+    let command = if asks_for_all { help::by_topic(command) } else { command };
+    let parsed = any_bytes(command).try_get_matches_from(words);
     let error = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => return Ok(Some(cli)),
         Err(error) => error,

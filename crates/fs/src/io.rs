@@ -156,8 +156,9 @@ impl Fs {
         let inode = node.snapshot();
         let recordsize = u64::from(inode.recordsize.max(1));
         let end = offset.saturating_add(len as u64);
-        let is_whole = |at: u64| at.is_multiple_of(recordsize);
-        let is_at_hand = |at: u64| self.dataset.is_at_hand(inode.object, at / recordsize);
+        let in_part = |at: u64| (!at.is_multiple_of(recordsize)).then_some(at / recordsize);
+        let first = in_part(offset);
+        let last = in_part(end).filter(|page| first != Some(*page));
         inode.object != 0
             && offset <= inode.size
             // Bytes behind the end in the last record are zeroed first.
@@ -166,8 +167,7 @@ impl Fs {
             // A write that is mirrored into records of another size may have to read them.
             && node.changing.try_lock().is_some_and(|changing| changing.is_none())
             && self.dataset.accepts_at_once()
-            && (is_whole(offset) || is_at_hand(offset))
-            && (is_whole(end) || (!is_whole(offset) && end / recordsize == offset / recordsize) || is_at_hand(end))
+            && first.into_iter().chain(last).all(|page| self.dataset.is_at_hand(inode.object, page))
     }
 
     /// Writes at most the first MiB of `data`, as a whole or not at all.
