@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import random
 import time
 from pathlib import Path
 
 import pytest
 
-from lab.hanging import BELOW_BYTES, HalfHanging, HangingDisc, read_pages
+from lab.hanging import BELOW_BYTES, FILE_BYTES, PAGE_BYTES, HalfHanging, HangingDisc, read_pages
 from lab.pool import Pool
+from lab.proc import CommandFailed
 
 SWITCH = Path("/sys/module/fuse/parameters/enable_uring")
 READS = 2000
+SYNCS = 100
 TOLD_AFTER_S = 2
 PATIENCE_S = 300
 """Time after which the device goes on by itself: a read that waits for it ends then, and the test fails."""
@@ -56,6 +60,57 @@ def test_reads_of_a_mirror_go_on_while_one_of_its_devices_hangs(run, io_uring):
             assert [one["state"] for one in pool.figures("status")["devices"]] == ["ONLINE", "ONLINE"]
             pool.pagefold("scrub", pool.pool, "--wait")
             assert all(one["read_errors"] == one["checksum_errors"] == 0 for one in pool.figures("status")["devices"])
+        disc.loop.detach()
+
+
+def sync_pages(path: Path, count: int, moments: random.Random) -> None:
+    """Writes so many pages, each durably."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        for _ in range(count):
+            os.pwrite(fd, moments.randbytes(PAGE_BYTES), moments.randrange(FILE_BYTES // PAGE_BYTES) * PAGE_BYTES)
+            os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def states(pool: Pool) -> list[str]:
+    return [one["state"] for one in pool.figures("status")["devices"]]
+
+
+def test_writes_to_a_mirror_go_on_without_the_device_that_hangs(run):
+    moments = random.Random(2)
+    with Pool(run, BELOW_BYTES, compression="off") as below:
+        disc = HangingDisc(run, below)
+        with HalfHanging(run, disc) as pool:
+            path = pool.fill()
+            pool.pagefold("set", "devicewait=2s", pool.pool)
+            sync_pages(path, SYNCS, moments)
+            assert states(pool) == ["ONLINE", "ONLINE"]
+            with disc.hangs(PATIENCE_S) as stopped:
+                sync_pages(path, SYNCS, moments)
+                assert is_stopped(stopped), "the writes have waited for the device"
+                assert states(pool) == ["ONLINE", "FAULTED"]
+                assert any(disc.device in line and "does not answer" in line for line in pool.pagefold("events", pool.pool).splitlines())
+                # What it has not answered yet would replace what is written now.
+                with pytest.raises(CommandFailed, match="has not answered all requests"):
+                    pool.pagefold("online", pool.pool, disc.device)
+                sync_pages(path, SYNCS, moments)
+            end = time.monotonic() + PATIENCE_S
+            while "has answered the requests" not in pool.pagefold("events", pool.pool):
+                assert time.monotonic() < end, "the events do not tell that the device answers again"
+                time.sleep(0.1)
+            digest = hashlib.sha256(path.read_bytes()).digest()
+            pool.pagefold("online", pool.pool, disc.device, "--wait")
+            assert states(pool) == ["ONLINE", "ONLINE"]
+            pool.pagefold("scrub", pool.pool, "--wait")
+            status = pool.figures("status")
+            assert all(one["checksum_errors"] == 0 for one in status["devices"])
+            # It has all that it missed: alone it gives the same.
+            pool.pagefold("offline", pool.pool, pool.loop.device)
+            pool.unmount()
+            pool.mount()
+            assert hashlib.sha256(path.read_bytes()).digest() == digest
         disc.loop.detach()
 
 

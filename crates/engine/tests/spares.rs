@@ -211,7 +211,7 @@ fn a_device_that_is_missing_is_replaced_after_a_while() {
     pool.export().unwrap();
     drop(pool);
     let pool = open(&[Arc::clone(&sims[0]), Arc::clone(&sims[2])]);
-    pool.set_spare_rule("sparewait", "1m").unwrap();
+    pool.set_device_rule("sparewait", "1m").unwrap();
     for now in [1000, 1059] {
         settle(&pool, now);
         assert_eq!((states(&pool), spares(&pool)), (vec![Online, Missing], vec![Available]));
@@ -234,11 +234,11 @@ fn no_spare_steps_in_if_that_is_turned_off() {
     fail(&pool, &sims[1], 0..50);
     settle(&pool, 1);
     assert_eq!((states(&pool), spares(&pool)), (vec![Online, Faulted], vec![Available]));
-    pool.set_spare_rule("autospare", "on").unwrap();
+    pool.set_device_rule("autospare", "on").unwrap();
     settle(&pool, 1);
     assert_eq!(spares(&pool), [InUse]);
     // One that has stepped in goes back all the same.
-    pool.set_spare_rule("autospare", "off").unwrap();
+    pool.set_device_rule("autospare", "off").unwrap();
     mend(&sims[1]);
     pool.online(device(&sims[1])).unwrap();
     settle(&pool, 1);

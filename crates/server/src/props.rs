@@ -141,6 +141,13 @@ pub const PROPERTIES: &[Property] = &[
         doc: "Whether the pool uses what its devices have grown by, within seconds: a volume that was enlarged, a file that was made longer. `pagefold online -e` does that once. A mirror grows when all of its devices have.",
     },
     Property {
+        name: "devicewait",
+        values: Values::Choice(&["none", "2s", "5s", "10s", "20s", "60s"]),
+        scope: Scope::Pool,
+        default: "20s",
+        doc: "How long a device of a mirror is waited for that does not answer, while another one of the mirror does: then it is left out, as one that fails, and writes go on. It also holds for a log device. none: until it answers.",
+    },
+    Property {
         name: "autospare",
         values: Values::Choice(&["on", "off"]),
         scope: Scope::Pool,

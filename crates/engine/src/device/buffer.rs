@@ -12,6 +12,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
@@ -40,7 +41,7 @@ static SMALL_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Small buffers of a thread that wait to be reused.
 #[derive(Default)]
 struct Small {
-    free: [Vec<Raw>; SMALL_CLASSES],
+    free: [Vec<Arc<Raw>>; SMALL_CLASSES],
     bytes: usize,
     /// Largest value of `bytes` so far. [`SMALL_BYTES`] is updated only when it grows, since all threads come by here
     /// with each read.
@@ -64,15 +65,26 @@ static LARGE: Mutex<Large> =
 
 /// Large buffers that wait to be reused.
 struct Large {
-    free: [Vec<Raw>; CLASSES - SMALL_CLASSES],
+    free: [Vec<Arc<Raw>>; CLASSES - SMALL_CLASSES],
     bytes: usize,
 }
 
 /// A byte buffer whose start and length are multiples of the block size.
 pub struct AlignedBuf {
-    raw: ManuallyDrop<Raw>,
+    raw: ManuallyDrop<Arc<Raw>>,
+    /// Start of `raw`.
+    start: NonNull<u8>,
     len_bytes: usize,
 }
+
+// SAFETY: `start` points into `raw`, which may go to and be read by other threads.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: as above.
+unsafe impl Sync for AlignedBuf {}
+
+/// The memory of a buffer, which stays as it is as long as this is there: a buffer that is written to meanwhile gets
+/// other memory.
+pub(super) struct SharedBytes(#[allow(dead_code, reason = "it is kept, and read by the kernel alone")] Arc<Raw>);
 
 impl AlignedBuf {
     /// Returns a buffer of zeros of at least `len_bytes`, rounded up to whole blocks (at least one).
@@ -80,11 +92,16 @@ impl AlignedBuf {
     pub fn zeroed(len_bytes: usize) -> Self {
         let len_bytes = whole_blocks(len_bytes);
         if let Some(raw) = reuse(len_bytes) {
-            let mut buf = Self { raw: ManuallyDrop::new(raw), len_bytes };
+            let mut buf = Self::of(raw, len_bytes);
             buf.fill(0);
             return buf;
         }
-        Self { raw: ManuallyDrop::new(Raw::zeroed(capacity_for(len_bytes))), len_bytes }
+        Self::of(Raw::zeroed(capacity_for(len_bytes)), len_bytes)
+    }
+
+    fn of(raw: Arc<Raw>, len_bytes: usize) -> Self {
+        let start = raw.start;
+        Self { raw: ManuallyDrop::new(raw), start, len_bytes }
     }
 
     /// Returns a buffer with arbitrary content, for a caller that overwrites all of it (as
@@ -93,7 +110,18 @@ impl AlignedBuf {
     pub fn scratch(len_bytes: usize) -> Self {
         let len_bytes = whole_blocks(len_bytes);
         let raw = reuse(len_bytes).unwrap_or_else(|| Raw::zeroed(capacity_for(len_bytes)));
-        Self { raw: ManuallyDrop::new(raw), len_bytes }
+        Self::of(raw, len_bytes)
+    }
+
+    /// Returns the memory for somebody who reads it after this buffer may have been dropped or changed.
+    pub(super) fn share(&self) -> SharedBytes {
+        SharedBytes(Arc::clone(&self.raw))
+    }
+
+    /// Gets memory of its own, with the same content.
+    #[cold]
+    fn unshare(&mut self) {
+        *self = Self::from_bytes(self);
     }
 
     /// Returns a buffer that holds `bytes`, padded with zeros to whole blocks.
@@ -124,14 +152,17 @@ impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: `raw` owns `capacity_bytes >= len_bytes` initialised bytes for as long as self lives.
-        unsafe { std::slice::from_raw_parts(self.raw.start.as_ptr(), self.len_bytes) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in deref, and self is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.raw.start.as_ptr(), self.len_bytes) }
+        if Arc::get_mut(&mut self.raw).is_none() {
+            self.unshare();
+        }
+        // SAFETY: as in deref; self is borrowed exclusively, and nobody else has the memory.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) }
     }
 }
 
@@ -141,7 +172,7 @@ impl fmt::Debug for AlignedBuf {
     }
 }
 
-/// Owned, aligned, fully initialised memory.
+/// Owned, aligned, fully initialised memory. It is written only through the one [`AlignedBuf`] that has it alone.
 struct Raw {
     start: NonNull<u8>,
     capacity_bytes: usize,
@@ -153,12 +184,12 @@ unsafe impl Send for Raw {}
 unsafe impl Sync for Raw {}
 
 impl Raw {
-    fn zeroed(capacity_bytes: usize) -> Self {
+    fn zeroed(capacity_bytes: usize) -> Arc<Self> {
         let layout = Self::layout(capacity_bytes);
         // SAFETY: the layout has a non-zero size, since capacities are at least one block.
         let raw = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        Self { start, capacity_bytes }
+        Arc::new(Self { start, capacity_bytes })
     }
 
     fn layout(capacity_bytes: usize) -> Layout {
@@ -189,7 +220,7 @@ fn capacity_for(len_bytes: usize) -> usize {
     class_of(len_bytes).map_or(len_bytes, |class| BLOCK_BYTES << class)
 }
 
-fn reuse(len_bytes: usize) -> Option<Raw> {
+fn reuse(len_bytes: usize) -> Option<Arc<Raw>> {
     let class = class_of(len_bytes)?;
     if let Some(class) = class.checked_sub(SMALL_CLASSES) {
         let mut large = LARGE.lock();
@@ -206,8 +237,9 @@ fn reuse(len_bytes: usize) -> Option<Raw> {
     FREE.try_with(small).ok().flatten()
 }
 
-fn recycle(raw: Raw) {
-    let Some(class) = class_of(raw.capacity_bytes) else { return };
+fn recycle(mut raw: Arc<Raw>) {
+    // Memory that somebody else has still is freed by the last one.
+    let Some(class) = Arc::get_mut(&mut raw).and_then(|raw| class_of(raw.capacity_bytes)) else { return };
     if let Some(class) = class.checked_sub(SMALL_CLASSES) {
         let mut large = LARGE.lock();
         if large.bytes + raw.capacity_bytes <= LARGE_BYTES {

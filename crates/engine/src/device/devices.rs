@@ -114,6 +114,12 @@ impl Devices {
         self.each().for_each(|group| group.hurry(class, hurried));
     }
 
+    /// Says how long a device is waited for that does not answer, where the pool can go on without it, in nanoseconds; 0:
+    /// until it does.
+    pub(crate) fn wait_at_most(&self, bound_ns: u64) {
+        self.each().for_each(|group| group.wait_at_most(bound_ns));
+    }
+
     /// Returns the length up to which neighbours in a group are to be read by one request of this handle, in bytes.
     pub(crate) fn read_bytes_max(&self, group: u16) -> u64 {
         let group = self.groups.get(usize::from(group));
@@ -165,7 +171,12 @@ impl Devices {
             return Err(Error::Invalid(format!("a pool has at most {most} groups of devices")));
         }
         let number = |at: usize| u16::try_from(at).unwrap_or(u16::MAX);
-        let at = self.groups.push_with(|at| Group::new(number(at), members.into_iter().map(open)));
+        let bound_ns = self.each().next().map(Group::waits_at_most);
+        let at = self.groups.push_with(|at| {
+            let group = Group::new(number(at), members.into_iter().map(open));
+            group.wait_at_most(bound_ns.unwrap_or_else(|| group.waits_at_most()));
+            group
+        });
         Ok(number(at))
     }
 

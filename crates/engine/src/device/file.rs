@@ -1,16 +1,19 @@
 //! Regular files and block devices.
 
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::FallocateFlags;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
+use super::answers::{Answers, Request};
 use super::block_queue::BlockQueue;
+use super::lock::LockedFile;
 use super::mode::OpenMode;
 use super::open::{self, DeviceKind, Opened};
 use super::ring::{self, DEPTH};
@@ -22,28 +25,17 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct FileDevice {
     path: PathBuf,
-    file: File,
+    file: Arc<LockedFile>,
     size_bytes: AtomicU64,
     mode: OpenMode,
     kind: DeviceKind,
-    /// True if another holder has a copy of the descriptor, and keeps it locked.
-    handed: bool,
+    answers: Answers,
     /// Set by a failed flush or durable write: nothing is acknowledged as durable any more.
     failed: AtomicBool,
     /// False if discards are known to have no effect.
     discards: AtomicBool,
     request_bytes_max: u64,
     stats: DeviceStats,
-}
-
-/// Unlocks the device explicitly: a process that was forked a moment ago may have a copy of the descriptor until it
-/// executes its program.
-impl Drop for FileDevice {
-    fn drop(&mut self) {
-        if !self.handed {
-            super::unlock(&self.file);
-        }
-    }
 }
 
 impl FileDevice {
@@ -72,9 +64,8 @@ impl FileDevice {
     ///
     /// # Errors
     /// [`Error::Io`] if this process has too many descriptors.
-    pub fn hand_over(mut self) -> Result<OwnedFd> {
-        let copy = self.file.try_clone().map_err(|error| self.io_error("hand over", 0, 0, error))?;
-        self.handed = true;
+    pub fn hand_over(self) -> Result<OwnedFd> {
+        let copy = self.file.hand_over().map_err(|error| self.io_error("hand over", 0, 0, error))?;
         Ok(copy.into())
     }
 
@@ -89,8 +80,9 @@ impl FileDevice {
         });
         let size_bytes = AtomicU64::new(size_bytes);
         let request_bytes_max = BlockQueue::of(&file).map_or(u64::MAX, |queue| queue.request_bytes_max());
-        let path = path.to_path_buf();
-        Self { path, file, size_bytes, mode, kind, handed, failed, discards, request_bytes_max, stats }
+        let (path, answers) = (path.to_path_buf(), Answers::default());
+        let file = Arc::new(LockedFile::new(file, handed));
+        Self { path, file, size_bytes, mode, kind, answers, failed, discards, request_bytes_max, stats }
     }
 
     fn io_error(&self, op: &'static str, offset: u64, len_bytes: u64, source: io::Error) -> Error {
@@ -119,41 +111,52 @@ impl FileDevice {
         error
     }
 
-    /// Writes `bytes`. It falls back to a write and a flush if the file system has no durable write.
-    fn write_all(&self, offset: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
+    fn ask(&self, request: Request<'_>) -> io::Result<usize> {
+        self.answers.ask(&self.file, &self.path, request)
+    }
+
+    /// Makes a flush of the device. It is not retried, not even after EINTR: a failed fdatasync may have forgotten what it
+    /// did not write.
+    fn flush_file(&self) -> io::Result<()> {
+        self.ask(Request::Flush).map(|_| ())
+    }
+
+    /// Writes a part of `buf`, which as a whole belongs at `offset`. It falls back to a write and a flush if the file
+    /// system has no durable write.
+    fn write_all(&self, offset: u64, buf: &AlignedBuf, part: &Range<usize>, durable: bool) -> io::Result<()> {
+        let write = |durable: bool| {
+            transfer(part.len(), |done| {
+                let part = part.start + done..part.end;
+                let offset = offset + part.start as u64;
+                self.ask(Request::Write { buf, part, offset, durable })
+            })
+        };
         if durable && matches!(self.kind, DeviceKind::Block) {
             // A durable write to a block device is a forced-unit-access write and a flush after it. A device without
             // forced unit access turns that into two flushes (measured: 4.5 ms instead of 0.3 ms on a loop device).
-            self.write_all(offset, bytes, false)?;
-            return Ok(rustix::fs::fdatasync(&self.file)?);
+            write(false)?;
+            return self.flush_file();
         }
-        if !durable {
-            return transfer(bytes.len(), |at| {
-                Ok(rustix::io::pwrite(&self.file, &bytes[at..], offset + at as u64)?)
-            });
-        }
-        let written = transfer(bytes.len(), |at| {
-            let part = [IoSlice::new(&bytes[at..])];
-            Ok(rustix::io::pwritev2(&self.file, &part, offset + at as u64, ReadWriteFlags::DSYNC)?)
-        });
+        let written = write(durable);
         match written.as_ref().map_err(Errno::from_io_error) {
-            Err(Some(Errno::OPNOTSUPP | Errno::NOSYS)) => {
-                self.write_all(offset, bytes, false)?;
-                Ok(rustix::fs::fdatasync(&self.file)?)
+            Err(Some(Errno::OPNOTSUPP | Errno::NOSYS)) if durable => {
+                write(false)?;
+                self.flush_file()
             }
             _ => written,
         }
     }
 
-    /// Writes whole blocks from memory that is aligned to blocks.
-    fn write_blocks(&self, offset: u64, bytes: &[u8], durable: bool) -> Result<()> {
+    /// Writes the blocks `part` of `buf`, which as a whole belongs at `offset`.
+    fn write_blocks(&self, offset: u64, buf: &AlignedBuf, part: &Range<usize>, durable: bool) -> Result<()> {
+        let (start, len_bytes) = (offset + part.start as u64, part.len() as u64);
         self.check_writable()?;
-        check_range(&self.path, self.size_bytes(), offset, bytes.len() as u64)?;
+        check_range(&self.path, self.size_bytes(), start, len_bytes)?;
         if durable {
             self.check_not_failed()?;
         }
-        self.write_all(offset, bytes, durable).map_err(|error| {
-            let error = self.io_error("write", offset, bytes.len() as u64, error);
+        self.write_all(offset, buf, part, durable).map_err(|error| {
+            let error = self.io_error("write", start, len_bytes, error);
             if durable { self.latch(error) } else { error }
         })
     }
@@ -163,7 +166,7 @@ impl FileDevice {
             DeviceKind::FullFile => Err(Errno::OPNOTSUPP.into()),
             DeviceKind::ThinFile => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                Ok(rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, len_bytes))?)
+                Ok(rustix::io::retry_on_intr(|| rustix::fs::fallocate(self.file.as_fd(), flags, offset, len_bytes))?)
             }
             DeviceKind::Block => blkdiscard(&self.file, offset, len_bytes),
         }
@@ -192,7 +195,7 @@ impl Device for FileDevice {
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         let len_bytes = buf.len();
         check_range(&self.path, self.size_bytes(), offset, len_bytes as u64)?;
-        transfer(len_bytes, |at| Ok(rustix::io::pread(&self.file, &mut buf[at..], offset + at as u64)?))
+        transfer(len_bytes, |at| self.ask(Request::Read { buf, at, offset: offset + at as u64 }))
             .map_err(|e| self.io_error("read", offset, len_bytes as u64, e))
     }
 
@@ -200,8 +203,9 @@ impl Device for FileDevice {
         for (offset, buf) in requests.iter().map(|request| &**request) {
             check_range(&self.path, self.size_bytes(), *offset, buf.len() as u64)?;
         }
+        let is_bounded = self.answers.is_bounded();
         for part in requests.chunks_mut(DEPTH) {
-            let filled = if part.len() > 1 { ring::read_batch(&self.file, part) } else { 0 };
+            let filled = if part.len() > 1 && !is_bounded { ring::read_batch(&self.file, part) } else { 0 };
             for (n, (offset, buf)) in part.iter_mut().enumerate() {
                 if filled & 1 << n == 0 {
                     self.read(*offset, buf)?;
@@ -212,12 +216,12 @@ impl Device for FileDevice {
     }
 
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
-        self.write_blocks(offset, buf, durable)
+        self.write_blocks(offset, buf, &(0..buf.len()), durable)
     }
 
     fn write_part(&self, offset: u64, buf: &AlignedBuf, part: Range<usize>) -> Result<()> {
-        let bytes = buf.get(part.clone()).unwrap_or_default();
-        self.write_blocks(offset + part.start as u64, bytes, false)
+        let part = part.start.min(buf.len())..part.end.min(buf.len());
+        self.write_blocks(offset, buf, &part, false)
     }
 
     fn writes_durably(&self) -> bool {
@@ -229,9 +233,7 @@ impl Device for FileDevice {
             return Ok(());
         }
         self.check_not_failed()?;
-        // It is not retried, not even after EINTR: a failed fdatasync may have forgotten what it did not write.
-        rustix::fs::fdatasync(&self.file)
-            .map_err(|e| self.latch(self.io_error("flush", 0, self.size_bytes(), e.into())))?;
+        self.flush_file().map_err(|e| self.latch(self.io_error("flush", 0, self.size_bytes(), e)))?;
         // A flush that failed at the same time may have taken the error of pages that this flush covers.
         self.check_not_failed()
     }
@@ -260,7 +262,7 @@ impl Device for FileDevice {
         if matches!(self.kind, DeviceKind::Block) {
             return any;
         }
-        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+        match rustix::fs::seek(self.file.as_fd(), rustix::fs::SeekFrom::Data(offset)) {
             Ok(data) => Some(data.max(offset)),
             Err(Errno::NXIO) => None,
             Err(_) => any,
@@ -277,6 +279,10 @@ impl Device for FileDevice {
 
     fn stats(&self) -> &DeviceStats {
         &self.stats
+    }
+
+    fn answers(&self) -> Option<&Answers> {
+        Some(&self.answers)
     }
 }
 

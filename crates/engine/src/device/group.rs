@@ -9,9 +9,8 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use super::again::again;
@@ -73,6 +72,10 @@ struct Sources<'a> {
     last: &'a [u16],
 }
 
+mod peers;
+
+use peers::Peers;
+
 /// Members of a group, as they were at one moment.
 pub(super) type Members = SmallVec<[Arc<GroupMember>; 3]>;
 
@@ -83,13 +86,11 @@ const PASSED_AT_ONCE: usize = 4096;
 pub(super) struct Group {
     /// Number of the group.
     number: u16,
-    members: RwLock<Members>,
+    peers: Arc<Peers>,
     writes: Writes,
     /// Number of times that a member was left out or taken in; and how many of them the labels tell of.
     changes: AtomicU64,
     recorded: AtomicU64,
-    /// True if the pool can do without the group (H4).
-    is_spared: AtomicBool,
 }
 
 /// A flush of a group that is under way.
@@ -104,32 +105,41 @@ impl Group {
     pub(super) fn new(number: u16, members: impl IntoIterator<Item = GroupMember>) -> Self {
         Self {
             number,
-            members: RwLock::new(members.into_iter().map(Arc::new).collect()),
+            peers: Peers::new(members.into_iter().map(Arc::new).collect()),
             writes: Writes::default(),
             changes: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
-            is_spared: AtomicBool::new(false),
         }
+    }
+
+    /// Says how long a device is waited for that does not answer, in nanoseconds; 0: until it does ([`super::answers`]).
+    pub(super) fn wait_at_most(&self, bound_ns: u64) {
+        self.peers.bound_ns.store(bound_ns, Ordering::SeqCst);
+    }
+
+    /// Returns how long that is.
+    pub(super) fn waits_at_most(&self) -> u64 {
+        self.peers.bound_ns.load(Ordering::SeqCst)
     }
 
     /// Says whether the pool can do without the group (H4).
     pub(super) fn spare(&self, is_spared: bool) {
-        self.is_spared.store(is_spared, Ordering::SeqCst);
+        self.peers.is_spared.store(is_spared, Ordering::SeqCst);
     }
 
     /// Returns true if the pool can do without the group.
     pub(super) fn is_spared(&self) -> bool {
-        self.is_spared.load(Ordering::SeqCst)
+        self.peers.is_spared.load(Ordering::SeqCst)
     }
 
     /// Returns the members.
     pub(super) fn members(&self) -> Members {
-        self.members.read().clone()
+        self.peers.members.read().clone()
     }
 
     /// Returns the member that a device is.
     pub(super) fn member(&self, device: u16) -> Option<Arc<GroupMember>> {
-        self.members.read().iter().find(|member| member.number == device).cloned()
+        self.peers.members.read().iter().find(|member| member.number == device).cloned()
     }
 
     /// Has the requests of a class to any of its devices go at once, or wait for their turns again.
@@ -141,19 +151,19 @@ impl Group {
 
     /// Returns true if calls to its devices have to come in the same order whenever the same is done.
     pub(super) fn keeps_order(&self) -> bool {
-        self.members.read().iter().filter_map(|member| member.device()).any(|device| device.keeps_order())
+        self.peers.members.read().iter().filter_map(|member| member.device()).any(|device| device.keeps_order())
     }
 
     /// Returns the length of the longest request that each of its devices takes as one, in bytes.
     pub(super) fn request_bytes_max(&self) -> u64 {
-        let members = self.members.read();
+        let members = self.peers.members.read();
         let devices = members.iter().filter_map(|member| member.device());
         devices.map(|device| device.request_bytes_max()).min().unwrap_or(u64::MAX)
     }
 
     /// Returns true if there is a member to read from.
     pub(super) fn is_readable(&self) -> bool {
-        self.members.read().iter().any(|member| member.readable().is_some())
+        self.peers.members.read().iter().any(|member| member.readable().is_some())
     }
 
     /// Returns the member to read `offset` from, of those not in `tried`: the one that `choice` names, or the one that
@@ -165,7 +175,7 @@ impl Group {
         choice: Choice,
         class: IoClass,
     ) -> Option<ReadUnderWay> {
-        let members = self.members.read();
+        let members = self.peers.members.read();
         let turn = offset / REGION_BYTES;
         let readable: SmallVec<[&Arc<GroupMember>; 3]> =
             members.iter().filter(|member| member.readable().is_some()).collect();
@@ -277,7 +287,7 @@ impl Group {
 
     /// Returns true if another member than this one can be read.
     pub(super) fn has_another(&self, number: u16) -> bool {
-        has_another(&self.members.read(), number)
+        has_another(&self.peers.members.read(), number)
     }
 
     /// Leaves a member out. Returns false if it was not written, or is the last whole one.
@@ -288,7 +298,7 @@ impl Group {
         reason: &dyn std::fmt::Display,
     ) -> bool {
         // With the write side held, two members are not left out at once, each because there is the other.
-        let members = self.members.write();
+        let members = self.peers.members.write();
         let is_needed = !has_another(&members, member.number) && !self.is_spared();
         if !member.state().is_written() || is_needed {
             return false;
@@ -309,7 +319,8 @@ impl Group {
 
     /// Adds a member. On return all writes under way go to it, or ended before.
     pub(super) fn add(&self, member: GroupMember) {
-        let mut members = self.members.write();
+        let mut members = self.peers.members.write();
+        self.peers.greet(&member);
         members.push(Arc::new(member));
         members.sort_by_key(|member| member.number);
         drop(members);
@@ -319,7 +330,7 @@ impl Group {
     /// Removes a member that is not written any more. On return nothing is written to it, and it is returned with its
     /// device.
     pub(super) fn remove(&self, device: u16) -> Option<Arc<GroupMember>> {
-        let mut members = self.members.write();
+        let mut members = self.peers.members.write();
         let at = members.iter().position(|member| member.number == device && !member.state().is_written())?;
         let removed = members.remove(at);
         drop(members);
@@ -329,7 +340,7 @@ impl Group {
 
     /// Removes all members. On return nothing is written to them, and they are returned.
     pub(super) fn dissolve(&self) -> Members {
-        let members = std::mem::take(&mut *self.members.write());
+        let members = std::mem::take(&mut *self.peers.members.write());
         self.writes.drain();
         members
     }
@@ -337,11 +348,12 @@ impl Group {
     /// Puts a device in the place of the one that a member has, which is not written any more. It lacks what the other
     /// one lacks. On return all writes under way go to it if `state` is one that is written.
     pub(super) fn reopen(&self, number: u16, device: Arc<dyn Device>, state: MemberState) -> bool {
-        let mut members = self.members.write();
+        let mut members = self.peers.members.write();
         let member =
             members.iter_mut().find(|member| member.number == number && !member.state().is_written());
         let Some(member) = member else { return false };
         *member = Arc::new(member.with_device(device, state));
+        self.peers.greet(member);
         drop(members);
         self.writes.drain();
         true
@@ -349,7 +361,7 @@ impl Group {
 
     /// Has these ranges read from elsewhere, of all members that are here.
     pub(super) fn redirect(&self, sources: &Arc<OtherPlaces>) {
-        for member in self.members.write().iter_mut() {
+        for member in self.peers.members.write().iter_mut() {
             if let Some(device) = member.device() {
                 let redirected = Redirected::new(Arc::clone(device), Arc::clone(sources));
                 *member = Arc::new(member.with_device(Arc::new(redirected), member.state()));
@@ -360,7 +372,7 @@ impl Group {
     /// Gives up the device of a member that is not written any more, and returns it; `None` if it is not here. Those
     /// who use it now still do.
     pub(super) fn release(&self, number: u16) -> Option<Arc<dyn Device>> {
-        let mut members = self.members.write();
+        let mut members = self.peers.members.write();
         let member =
             members.iter_mut().find(|member| member.number == number && !member.state().is_written())?;
         let device = member.device().cloned();
@@ -371,14 +383,14 @@ impl Group {
     /// Returns the state of a member, and what it lacks: both as of one moment.
     pub(super) fn lacking(&self, number: u16) -> Option<(MemberState, Ranges)> {
         // With this held, nobody is left out meanwhile.
-        let members = self.members.read();
+        let members = self.peers.members.read();
         let member = members.iter().find(|member| member.number == number)?;
         Some((member.state(), member.lacking()))
     }
 
     /// Makes a member that lacks nothing whole. Returns false if it is not one that is being filled.
     pub(super) fn complete(&self, member: &GroupMember) -> bool {
-        let _members = self.members.write();
+        let _members = self.peers.members.write();
         let complete = member.state() == MemberState::Filling && member.first_lacking().is_none();
         if complete {
             member.set_state(MemberState::Whole);

@@ -1,15 +1,57 @@
 //! One writer per device: advisory locks, and the processes that hold them.
 
 use std::fs::File;
+use std::io;
+use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::mode::OpenMode;
 use crate::{Error, Result};
+
+/// A file that is locked as long as this is there.
+#[derive(Debug)]
+pub(super) struct LockedFile {
+    file: File,
+    /// True if another holder has a copy of the descriptor, and keeps it locked.
+    is_handed: AtomicBool,
+}
+
+impl LockedFile {
+    pub(super) const fn new(file: File, is_handed: bool) -> Self {
+        Self { file, is_handed: AtomicBool::new(is_handed) }
+    }
+
+    /// Returns a copy of the descriptor for somebody who keeps it locked from now on.
+    pub(super) fn hand_over(&self) -> io::Result<File> {
+        let copy = self.file.try_clone()?;
+        self.is_handed.store(true, Ordering::Relaxed);
+        Ok(copy)
+    }
+}
+
+impl Deref for LockedFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+/// Unlocks the device explicitly: a process that was forked a moment ago may have a copy of the descriptor until it
+/// executes its program.
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        if !*self.is_handed.get_mut() {
+            unlock(&self.file);
+        }
+    }
+}
 
 /// Takes the lock that `mode` needs. The lock ends with the last copy of the descriptor.
 pub(super) fn lock(file: &File, path: &Path, mode: OpenMode) -> Result<()> {

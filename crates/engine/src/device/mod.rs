@@ -28,6 +28,8 @@
 //! stats      counters by class and kind
 //! open_device what is kept of a device while it is open: counters and queue (`DeviceStats`)
 //! latency    the mean time of reads of late, by which a member of a mirror is chosen
+//! answers    requests of a device that may never be answered, and who gives it up then
+//! late       what the kernel has still, and nobody waits for
 //! patience   how long a read is waited for before another member of a mirror is asked, too
 //! hedge      reads of mirrors, which are sent to another member when they are overdue
 //! ```
@@ -40,6 +42,7 @@ use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::{Error, Result};
 
 mod again;
+mod answers;
 mod behind;
 mod block_queue;
 mod buffer;
@@ -50,6 +53,7 @@ mod flush;
 mod group;
 mod hedge;
 mod lane;
+mod late;
 mod latency;
 mod lock;
 mod member;
@@ -70,6 +74,8 @@ mod stats;
 mod tests;
 mod writes;
 
+pub use answers::Answers;
+pub(crate) use answers::owes;
 pub use buffer::AlignedBuf;
 pub(crate) use buffer::kept_bytes;
 pub use class::{IoClass, IoKind};
@@ -163,6 +169,10 @@ pub trait Device: Send + Sync {
     }
     /// Returns the counters of the device, to which those who make requests add, and its queue.
     fn stats(&self) -> &DeviceStats;
+    /// Returns what is known of its answers, if requests need not be waited for until it answers.
+    fn answers(&self) -> Option<&Answers> {
+        None
+    }
 }
 
 /// Refuses a transfer that is unaligned or reaches beyond the device.

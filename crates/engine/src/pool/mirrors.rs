@@ -17,7 +17,7 @@ use super::identity::Member;
 use super::label::Label;
 use super::mirror_plans::unknown;
 use super::roster::Joining;
-use crate::device::{ALL, Device, MemberState, OneDevice, REGION_BYTES};
+use crate::device::{ALL, Device, MemberState, OneDevice, REGION_BYTES, owes};
 use crate::limits::{CHUNK_BYTES, RESERVED_BYTES};
 use crate::space::Chunk;
 use crate::{Error, Result};
@@ -285,11 +285,16 @@ impl Pool {
         if self.state_of(device)?.1.is_written() {
             return Err(Error::Invalid("it is in use".into()));
         }
-        let Some(closed) = self.shared.devices.release(device) else { return Ok(()) };
+        let path = self.shared.devices.device_path(device);
+        let closed = self.shared.devices.release(device);
         let until = Instant::now() + CLOSE_PATIENCE;
-        while Arc::strong_count(&closed) > 1 {
+        // A request that nobody waits for any more has the file (S3).
+        while closed.as_ref().is_some_and(|closed| Arc::strong_count(closed) > 1) || owes(&path) {
             if Instant::now() >= until {
-                return Err(Error::Busy("it has not answered all requests yet; try again later".into()));
+                return Err(Error::Busy(
+                    "it has not answered all requests yet, and what it does late would replace what is written now; try again when it answers"
+                        .into(),
+                ));
             }
             thread::sleep(CLOSE_PAUSE);
         }

@@ -165,7 +165,7 @@ pub use send::{
     StreamPage, StreamReader, StreamWriter, Token, Transfer,
 };
 pub use spare_label::SpareLabel;
-pub use spares::{SPARE_RULES, SPARES_MAX, SpareState, SpareStatus};
+pub use spares::{DEVICE_RULES, SPARES_MAX, SpareState, SpareStatus};
 pub use status::{DeviceState, DeviceStatus, Status, Totals};
 pub use survey::{CodecReport, CodecUse, Survey};
 pub use trim::{TrimState, TrimStatus};

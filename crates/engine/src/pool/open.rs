@@ -27,7 +27,7 @@ use super::rescue::{Missing, RescueReport};
 use super::root::{PlacedRecord, Root, TablePage};
 use super::roster::Labels;
 use super::sizing::Sizing;
-use super::spares::SPARE_RULES;
+use super::spares::DEVICE_RULES;
 use super::store::Nodes;
 use super::stored::StoredCatalogue;
 use super::table_pages::StoredPages;
@@ -618,11 +618,11 @@ impl Pool {
         self.set_autotrim(is_on("autotrim")?);
         self.set_autoexpand(is_on("autoexpand")?);
         self.load_balance()?;
-        for rule in SPARE_RULES {
+        for rule in DEVICE_RULES {
             if let Some(value) = self.property(rule)? {
                 // Without it the rule is the default one, and the pool can be used.
-                if let Err(error) = self.set_spare_rule(rule, &value) {
-                    tracing::warn!(%error, "a property of spares is not obeyed");
+                if let Err(error) = self.set_device_rule(rule, &value) {
+                    tracing::warn!(%error, "a property about devices is not obeyed");
                 }
             }
         }

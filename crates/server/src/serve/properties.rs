@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::{LogicalCapacity, PrimaryCache};
-use pagefold_engine::pool::{Pool, SPARE_RULES};
+use pagefold_engine::pool::{Pool, DEVICE_RULES};
 use parking_lot::Mutex;
 
 use super::exports::Exports;
@@ -74,7 +74,7 @@ impl Properties {
         let temporary = self.temporary.lock().clone();
         let values = dataset_properties::all(&self.pool, "", &temporary)?;
         let own = ["compression", "primarycache", "autotrim", "autoexpand", "cache", LogicalCapacity::NAME];
-        for name in own.into_iter().chain(SPARE_RULES) {
+        for name in own.into_iter().chain(DEVICE_RULES) {
             let found = values.iter().find(|value| value.name == name && value.source != ValueSource::None);
             if let Some(value) = found {
                 self.obey_for_pool(name, &value.value)?;
@@ -93,8 +93,8 @@ impl Properties {
             "compression" => self.pool.set_compression(value.parse().map_err(|_| unknown())?),
             "autotrim" => self.pool.set_autotrim(value == "on"),
             "autoexpand" => self.pool.set_autoexpand(value == "on"),
-            _ if SPARE_RULES.contains(&name) => {
-                self.pool.set_spare_rule(name, value).map_err(|_| unknown())?;
+            _ if DEVICE_RULES.contains(&name) => {
+                self.pool.set_device_rule(name, value).map_err(|_| unknown())?;
             }
             LogicalCapacity::NAME => {
                 self.pool.set_logical_capacity(value.parse().map_err(|_| unknown())?);

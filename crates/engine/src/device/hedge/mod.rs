@@ -6,7 +6,7 @@
 //!
 //! - O1: the kernel writes only to memory that a ring has, until it has ended the read ([`HedgeRing`]).
 //! - O2: when a thread has what it wants, its ring has no reads under way: one that has is given away
-//!   ([`late`]). So a thread may end at any time.
+//!   ([`super::late`]). So a thread may end at any time.
 //! - O3: a read that nobody waits for does not keep its device open. The kernel has the file until then.
 //!
 //! Where the kernel has no io_uring, or refuses it, reads are made as those of other devices, and nothing is sent twice.
@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use smallvec::SmallVec;
 
 use super::devices::Devices;
+use super::late;
 use super::planned::PlannedRead;
 use super::stats::now_ns;
 use crate::{Error, Result};
 use ring::{HedgeRing, READS_MAX};
 
-mod late;
 mod ring;
 
 thread_local! {

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use io_uring::{IoUring, opcode, types};
 
+use crate::device::late::LateRing;
 use crate::device::{LateRead, PlannedRead};
 
 /// Largest number of reads under way, and number of entries of the ring.
@@ -113,17 +114,6 @@ impl HedgeRing {
         None
     }
 
-    /// Tells of devices that have not answered late reads for long. Returns true if it need not be asked again.
-    pub(super) fn tell(&self) -> bool {
-        let mut is_told = true;
-        for read in self.reads.iter().flatten() {
-            if let InKernel::Late(late) = read {
-                is_told &= late.tell();
-            }
-        }
-        is_told
-    }
-
     /// Leaves alone what somebody has waited for, and has got elsewhere.
     pub(super) fn leave_all(&mut self) {
         for slot in &mut self.reads {
@@ -135,6 +125,27 @@ impl HedgeRing {
                 other => other,
             };
         }
+    }
+}
+
+impl LateRing for HedgeRing {
+    fn take_ended(&mut self) {
+        while self.ended().is_some() {}
+    }
+
+    fn has_ended(&self) -> bool {
+        self.under_way == 0
+    }
+
+    /// Tells of devices that have not answered late reads for long.
+    fn tell(&self) -> bool {
+        let mut is_told = true;
+        for read in self.reads.iter().flatten() {
+            if let InKernel::Late(late) = read {
+                is_told &= late.tell();
+            }
+        }
+        is_told
     }
 }
 

@@ -25,8 +25,8 @@ use parking_lot::Mutex;
 
 pub(super) use self::list::{DeviceId, decode_devices, encode_devices};
 use self::list::{PREFIX, SENT_BACK, SpareRecord};
-pub use self::rules::SPARE_RULES;
-use self::rules::{DeviceWatch, SpareRules};
+pub use self::rules::DEVICE_RULES;
+use self::rules::{DEVICE_WAIT, DeviceWatch, SpareRules, device_wait_ns};
 use super::Pool;
 use super::create::{FIRST_DATASET, check_size};
 use super::label::Label;
@@ -189,13 +189,21 @@ impl Pool {
         self.spares.state.lock().all.iter().map(of).collect()
     }
 
-    /// Sets a rule by which spares step in: the property `autospare` (`on`, `off`), `sparewait` (`30s`, `5m`, `none`),
-    /// `spareerrors` (a number, `none`) or `spareslow` (`300ms`, `none`).
+    /// Sets a rule by which a device is left out, or spares step in: the property `devicewait` (`20s`, `none`), `autospare`
+    /// (`on`, `off`), `sparewait` (`30s`, `5m`, `none`), `spareerrors` (a number, `none`) or `spareslow` (`300ms`,
+    /// `none`).
     ///
     /// # Errors
     /// [`Error::Invalid`] for another property or value.
-    pub fn set_spare_rule(&self, name: &str, value: &str) -> Result<()> {
-        if self.spares.rules.lock().set(name, value) {
+    pub fn set_device_rule(&self, name: &str, value: &str) -> Result<()> {
+        let is_set = match (name, device_wait_ns(value)) {
+            (DEVICE_WAIT, Some(bound_ns)) => {
+                self.shared.devices.wait_at_most(bound_ns);
+                true
+            }
+            _ => self.spares.rules.lock().set(name, value),
+        };
+        if is_set {
             return Ok(());
         }
         Err(Error::Invalid(format!("'{value}' is no value of {name}")))

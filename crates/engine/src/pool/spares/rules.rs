@@ -13,8 +13,19 @@ const SLOW_TIMES: u64 = 4;
 /// Largest number of moments that are kept: what comes sooner than a second after another one is added to that.
 const MOMENTS_MAX: usize = WINDOW_S as usize + 1;
 
-/// Names of the properties of a pool that say when its spares step in.
-pub const SPARE_RULES: [&str; 4] = ["autospare", "sparewait", "spareerrors", "spareslow"];
+/// The property of a pool that says how long a device of a mirror is waited for that does not answer, while others do.
+pub(super) const DEVICE_WAIT: &str = "devicewait";
+
+/// Names of the properties of a pool that say when a device is left out, and when a spare steps in for one.
+pub const DEVICE_RULES: [&str; 5] = [DEVICE_WAIT, "autospare", "sparewait", "spareerrors", "spareslow"];
+
+/// Returns the nanoseconds of a value of [`DEVICE_WAIT`], 0 for `none`.
+pub(super) fn device_wait_ns(value: &str) -> Option<u64> {
+    match value {
+        "none" => Some(0),
+        _ => seconds(value).filter(|seconds| *seconds > 0)?.checked_mul(1_000_000_000),
+    }
+}
 
 /// The rules by which spares step in, as properties of the pool set them. `None`: never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +47,7 @@ impl Default for SpareRules {
 }
 
 impl SpareRules {
-    /// Takes the value of a property. Returns false if it cannot have that, or is none of [`SPARE_RULES`].
+    /// Takes the value of a property. Returns false if it cannot have that, or is none of those about spares.
     pub(super) fn set(&mut self, name: &str, value: &str) -> bool {
         match (name, value) {
             ("autospare", "on" | "off") => self.on = value == "on",

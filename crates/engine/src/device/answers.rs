@@ -1,0 +1,279 @@
+//! Requests of a device that may never be answered, and until when they are waited for.
+//!
+//! A write to a mirror ends when all of its devices have it. One that does not answer would keep everybody waiting who
+//! writes, for minutes or for ever, though the others have long done so. A request cannot be taken back: it is left alone.
+//!
+//! - S1: a device is given up only while another one of its group, of which the group would live on, answers. If
+//!   none does, the machine or what they all hang from has stopped, and everybody waits.
+//! - S2: of a device that was given up every request fails, those that wait too. So its group leaves it out as one that
+//!   fails (H1), and every other user goes on.
+//! - S3: memory and file of a request that was left alone stay until the kernel has ended it. The device stays locked as
+//!   long, so nobody opens it anew: what it does late cannot replace what is written later.
+//!
+//! Time is what a thread has waited, slice by slice. The clock would go on while a virtual machine stands still.
+
+mod ring;
+
+use std::fs::Metadata;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::io::ReadWriteFlags;
+
+use self::ring::{Called, take_ring};
+use super::AlignedBuf;
+use super::lock::LockedFile;
+use super::stats::{Began, now_ns};
+
+/// Time that a thread waits before it looks at what has become of the device, in nanoseconds.
+const SLICE_NS: u64 = 250_000_000;
+
+/// One who knows the other devices of a group.
+pub(super) trait Judge: Send + Sync {
+    /// Returns how long a request of this device is waited for at least, in nanoseconds; `None` if it is waited for until
+    /// it is answered.
+    fn bound_ns(&self, device: &Answers) -> Option<u64>;
+
+    /// Returns true if the group can go on without this device, and another one answers (S1). A request was made at
+    /// `began` that this one has not answered within `bound_ns`.
+    fn goes_on_without(&self, device: &Answers, began: Began, bound_ns: u64) -> bool;
+}
+
+/// A request of a device.
+pub(super) enum Request<'a> {
+    /// Fills `buf` from byte `at` of it on.
+    Read { buf: &'a mut AlignedBuf, at: usize, offset: u64 },
+    /// Writes `part` of `buf`.
+    Write { buf: &'a AlignedBuf, part: Range<usize>, offset: u64, durable: bool },
+    /// Makes durable what was written.
+    Flush,
+}
+
+/// What a device has answered, and whether it is waited for.
+#[derive(Default)]
+pub struct Answers {
+    judge: RwLock<Option<Weak<dyn Judge>>>,
+    /// Time of the last answer.
+    last_ns: AtomicU64,
+    /// Number of requests that have waited for a slice and were not answered.
+    overdue: AtomicU32,
+    is_given_up: AtomicBool,
+}
+
+impl std::fmt::Debug for Answers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (overdue, is_given_up) = (self.overdue.load(SeqCst), self.is_given_up());
+        f.debug_struct("Answers").field("overdue", &overdue).field("is_given_up", &is_given_up).finish_non_exhaustive()
+    }
+}
+
+/// A device, whichever name it goes by: the numbers of a block device, or those of a file and its file system.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DeviceFile {
+    Block(u64),
+    File(u64, u64),
+}
+
+impl DeviceFile {
+    fn of(meta: &Metadata) -> Self {
+        if meta.file_type().is_block_device() { Self::Block(meta.rdev()) } else { Self::File(meta.dev(), meta.ino()) }
+    }
+}
+
+/// Devices that owe answers to requests that were left alone, one for each such request.
+static OWED: Mutex<Vec<DeviceFile>> = Mutex::new(Vec::new());
+
+/// Returns true if this process has left alone a request of a device that was not answered yet.
+pub(crate) fn owes(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| OWED.lock().contains(&DeviceFile::of(&meta)))
+}
+
+/// A debt of a device. It ends when this is dropped.
+struct Owed {
+    device: Option<DeviceFile>,
+    path: PathBuf,
+}
+
+impl Owed {
+    fn by(file: &LockedFile, path: &Path) -> Self {
+        let device = file.metadata().ok().map(|meta| DeviceFile::of(&meta));
+        OWED.lock().extend(device);
+        Self { device, path: path.to_path_buf() }
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        let Some(device) = self.device else { return };
+        let mut owed = OWED.lock();
+        if let Some(at) = owed.iter().position(|other| *other == device) {
+            owed.swap_remove(at);
+        }
+        let is_last = !owed.contains(&device);
+        drop(owed);
+        if is_last {
+            tracing::info!(device = %self.path.display(), "it has answered the requests that nobody waited for");
+        }
+    }
+}
+
+impl Answers {
+    /// Says who knows the other devices of its group.
+    pub(super) fn join(&self, judge: Weak<dyn Judge>) {
+        *self.judge.write() = Some(judge);
+    }
+
+    fn judge(&self) -> Option<Arc<dyn Judge>> {
+        self.judge.read().as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Returns true if requests are not waited for until they are answered.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.judge().is_some_and(|judge| judge.bound_ns(self).is_some())
+    }
+
+    /// Returns true if the device is not waited for any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(SeqCst)
+    }
+
+    /// Returns true if the device has answered since `began`, and owes nothing, or has answered in the last quarter of
+    /// `bound_ns`.
+    pub(super) fn has_answered(&self, began: Began, bound_ns: u64) -> bool {
+        let last_ns = self.last_ns.load(SeqCst);
+        let is_prompt = self.overdue.load(SeqCst) == 0;
+        let is_recent = now_ns().saturating_sub(last_ns) < bound_ns / 4;
+        !self.is_given_up() && last_ns > began.ns() && (is_prompt || is_recent)
+    }
+
+    /// Makes a request, and waits for it as long as the group says.
+    ///
+    /// # Errors
+    /// Those of the system calls; [`io::ErrorKind::TimedOut`] if the device was given up.
+    pub(super) fn ask(&self, file: &Arc<LockedFile>, path: &Path, mut request: Request<'_>) -> io::Result<usize> {
+        let judge = self.judge();
+        let bound_ns = judge.as_ref().and_then(|judge| judge.bound_ns(self));
+        let (Some(judge), Some(bound_ns)) = (judge, bound_ns) else { return request.make(file) };
+        if self.is_given_up() {
+            return Err(given_up());
+        }
+        let Some(mut ring) = take_ring() else { return request.make(file) };
+        let began = Began::now();
+        let mut waiting = Waiting { answers: self, slices: 0 };
+        // SAFETY: what the request points to is borrowed until this function returns, and if the request has not ended by
+        // then, the ring gets memory and file first, or they are leaked.
+        let called = unsafe {
+            ring.call(request.entry(file), SLICE_NS, || {
+                waiting.one_more();
+                if !self.is_given_up()
+                    && waiting.slices.saturating_mul(SLICE_NS) >= bound_ns
+                    && judge.goes_on_without(self, began, bound_ns)
+                {
+                    self.give_up(path, waiting.slices);
+                }
+                !self.is_given_up()
+            })
+        };
+        drop(waiting);
+        match called {
+            Ok(Called::Ended(result)) => {
+                self.last_ns.store(now_ns(), SeqCst);
+                ring.put_back();
+                usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()))
+            }
+            Ok(Called::Left) => {
+                ring.leave((request.leave(), Arc::clone(file), Owed::by(file, path)));
+                Err(given_up())
+            }
+            Err(error) => {
+                std::mem::forget((ring, request.leave(), Arc::clone(file)));
+                Err(error)
+            }
+        }
+    }
+
+    fn give_up(&self, path: &Path, slices: u64) {
+        if !self.is_given_up.swap(true, SeqCst) {
+            let seconds = slices.saturating_mul(SLICE_NS) / 1_000_000_000;
+            tracing::error!(device = %path.display(), seconds, "it does not answer, while others of the pool do; it is not waited for any longer");
+        }
+    }
+}
+
+fn given_up() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it has not answered for too long (property devicewait)")
+}
+
+/// A request that waits, as far as others of the device are concerned.
+struct Waiting<'a> {
+    answers: &'a Answers,
+    slices: u64,
+}
+
+impl Waiting<'_> {
+    fn one_more(&mut self) {
+        if self.slices == 0 {
+            self.answers.overdue.fetch_add(1, SeqCst);
+        }
+        self.slices += 1;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.slices > 0 {
+            self.answers.overdue.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+impl Request<'_> {
+    /// Makes the request by a call that waits until it is answered.
+    fn make(&mut self, file: &LockedFile) -> io::Result<usize> {
+        match self {
+            Self::Read { buf, at, offset } => {
+                let into = buf.get_mut(*at..).unwrap_or_default();
+                Ok(rustix::io::pread(&**file, into, *offset)?)
+            }
+            Self::Write { buf, part, offset, durable: false } => {
+                Ok(rustix::io::pwrite(&**file, buf.get(part.clone()).unwrap_or_default(), *offset)?)
+            }
+            Self::Write { buf, part, offset, durable: true } => {
+                let bytes = [io::IoSlice::new(buf.get(part.clone()).unwrap_or_default())];
+                Ok(rustix::io::pwritev2(&**file, &bytes, *offset, ReadWriteFlags::DSYNC)?)
+            }
+            Self::Flush => {
+                rustix::fs::fdatasync(&**file)?;
+                Ok(0)
+            }
+        }
+    }
+
+    /// Takes what the kernel may still use, so that it stays after the caller has gone on.
+    fn leave(self) -> LeftMemory {
+        match self {
+            Self::Read { buf, .. } => {
+                let len_bytes = buf.len();
+                LeftMemory::Read(std::mem::replace(buf, AlignedBuf::zeroed(len_bytes)))
+            }
+            Self::Write { buf, .. } => LeftMemory::Write(buf.share()),
+            Self::Flush => LeftMemory::None,
+        }
+    }
+}
+
+/// Memory of a request that was left alone.
+#[allow(dead_code, reason = "it is kept for the kernel")]
+enum LeftMemory {
+    Read(AlignedBuf),
+    Write(super::buffer::SharedBytes),
+    None,
+}
+
+#[cfg(test)]
+mod tests;

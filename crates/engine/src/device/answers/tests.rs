@@ -1,0 +1,267 @@
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use rustix::fs::MemfdFlags;
+
+use super::*;
+use crate::device::devices::FoundMember;
+use crate::device::{Device, DeviceStats, Devices, MemberState, Roster};
+use crate::limits::BLOCK_BYTES;
+use crate::{Error, Result};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// What a pipe holds before a write to it waits.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// Says that others answer from some time on.
+struct From {
+    asked: AtomicU64,
+    at: u64,
+}
+
+impl Judge for From {
+    fn bound_ns(&self, _device: &Answers) -> Option<u64> {
+        Some(1)
+    }
+
+    fn goes_on_without(&self, _device: &Answers, _began: Began, _bound_ns: u64) -> bool {
+        self.asked.fetch_add(1, SeqCst) + 1 >= self.at
+    }
+}
+
+/// A file that answers when somebody reads or writes the other end of its pipe.
+fn stuck(file: impl Into<OwnedFd>) -> (Arc<LockedFile>, PathBuf) {
+    assert!(take_ring().is_some(), "these tests need io_uring");
+    let file = Arc::new(LockedFile::new(File::from(file.into()), true));
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+    (file, path)
+}
+
+fn answers_of(at: u64) -> (Answers, Arc<From>) {
+    let (answers, judge) = (Answers::default(), Arc::new(From { asked: 0.into(), at }));
+    let known: Weak<From> = Arc::downgrade(&judge);
+    answers.join(known);
+    (answers, judge)
+}
+
+#[track_caller]
+fn until(is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it does not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_device_that_all_wait_for_is_waited_for() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (file, path) = stuck(reader);
+    let (answers, judge) = answers_of(u64::MAX);
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| {
+            let mut buf = AlignedBuf::zeroed(BLOCK_BYTES);
+            let read = answers.ask(&file, &path, Request::Read { buf: &mut buf, at: 0, offset: 0 });
+            (read.unwrap(), buf[0])
+        });
+        until(|| judge.asked.load(SeqCst) >= 2);
+        assert!(!answers.has_answered(Began::now(), u64::MAX));
+        writer.write_all(&[7; BLOCK_BYTES]).unwrap();
+        assert_eq!(read.join().unwrap(), (BLOCK_BYTES, 7));
+    });
+    assert!(!answers.is_given_up() && answers.overdue.load(SeqCst) == 0 && !owes(&path));
+}
+
+#[test]
+fn of_a_device_that_is_given_up_all_requests_fail_and_the_memory_of_a_read_stays() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (file, path) = stuck(reader);
+    let (answers, _judge) = answers_of(2);
+    let began = Began::now();
+    let mut buf = AlignedBuf::from_bytes(&[1; BLOCK_BYTES]);
+    let mut ask =
+        |buf: &mut AlignedBuf| answers.ask(&file, &path, Request::Read { buf, at: 0, offset: 0 }).unwrap_err().kind();
+    assert_eq!(ask(&mut buf), io::ErrorKind::TimedOut);
+    assert!(answers.is_given_up() && owes(&path));
+    assert!(!answers.has_answered(began, u64::MAX));
+    assert_eq!(ask(&mut buf), io::ErrorKind::TimedOut, "it is not asked any more");
+    let flush = answers.ask(&file, &path, Request::Flush).unwrap_err();
+    assert_eq!(flush.kind(), io::ErrorKind::TimedOut);
+    // What comes late goes to memory that nobody else has.
+    assert_eq!((buf.len(), buf[0]), (BLOCK_BYTES, 0));
+    writer.write_all(&[9; BLOCK_BYTES]).unwrap();
+    until(|| !owes(&path));
+    assert_eq!(buf[0], 0);
+}
+
+#[test]
+fn a_write_that_is_left_alone_writes_what_it_was_given() {
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&[0; PIPE_BYTES]).unwrap();
+    let (file, path) = stuck(writer);
+    let (answers, _judge) = answers_of(1);
+    let mut buf = AlignedBuf::from_bytes(&[1; BLOCK_BYTES]);
+    let write = Request::Write { buf: &buf, part: 0..BLOCK_BYTES, offset: 0, durable: false };
+    assert_eq!(answers.ask(&file, &path, write).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    buf.fill(2);
+    drop(buf);
+    // The next buffer has other memory.
+    let next = AlignedBuf::from_bytes(&[3; BLOCK_BYTES]);
+    let mut bytes = vec![0; PIPE_BYTES + BLOCK_BYTES];
+    reader.read_exact(&mut bytes).unwrap();
+    assert!(bytes[PIPE_BYTES..].iter().all(|byte| *byte == 1));
+    until(|| !owes(&path));
+    assert_eq!(next[0], 3);
+}
+
+/// A device of a mirror, whose writes go to a pipe that is full while it hangs.
+struct Half {
+    path: PathBuf,
+    file: Arc<LockedFile>,
+    pipe: Arc<LockedFile>,
+    hangs: AtomicBool,
+    answers: Answers,
+    stats: DeviceStats,
+}
+
+impl Half {
+    /// Returns the device, and the end of the pipe from which to read what was written while it hung.
+    fn new(name: &str) -> (Arc<Self>, std::io::PipeReader) {
+        let file = File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(64 * BLOCK).unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(&[0; PIPE_BYTES]).unwrap();
+        let (file, pipe) = (Arc::new(LockedFile::new(file, true)), stuck(OwnedFd::from(writer)).0);
+        let (hangs, answers, stats) = Default::default();
+        (Arc::new(Self { path: name.into(), file, pipe, hangs, answers, stats }), reader)
+    }
+}
+
+impl Device for Half {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+    fn size_bytes(&self) -> u64 {
+        64 * BLOCK
+    }
+    fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        let read = self.answers.ask(&self.file, &self.path, Request::Read { buf, at: 0, offset });
+        read.map(|_| ()).map_err(|source| self.error("read", source))
+    }
+    fn write(&self, offset: u64, buf: &AlignedBuf, _durable: bool) -> Result<()> {
+        let file = if self.hangs.load(SeqCst) { &self.pipe } else { &self.file };
+        let write = Request::Write { buf, part: 0..buf.len(), offset, durable: false };
+        self.answers.ask(file, &self.path, write).map(|_| ()).map_err(|source| self.error("write", source))
+    }
+    fn flush(&self) -> Result<()> {
+        let flushed = self.answers.ask(&self.file, &self.path, Request::Flush);
+        flushed.map(|_| ()).map_err(|source| self.error("flush", source))
+    }
+    fn discard(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
+        Ok(())
+    }
+    fn stats(&self) -> &DeviceStats {
+        &self.stats
+    }
+    fn answers(&self) -> Option<&Answers> {
+        Some(&self.answers)
+    }
+}
+
+impl Half {
+    fn error(&self, op: &'static str, source: io::Error) -> Error {
+        Error::Io { op, device: self.path.clone(), offset: 0, len_bytes: 0, source }
+    }
+}
+
+struct Labels;
+
+impl Roster for Labels {
+    fn record(&self, _group: u16) -> Result<()> {
+        Ok(())
+    }
+    fn takes_writes(&self) -> bool {
+        true
+    }
+    fn corrected(&self, _device: u16, _place: (u16, u64), _error: &Error, _repaired: &Result<()>) {}
+}
+
+/// A mirror of two devices, which are waited for as long as a slice.
+fn mirror(halves: [&Arc<Half>; 2]) -> (Devices, Arc<dyn Roster>) {
+    let member = |(half, number): (&Arc<Half>, u16)| FoundMember {
+        number,
+        device: Some(Arc::clone(half) as Arc<dyn Device>),
+        state: MemberState::Whole,
+    };
+    let devices = Devices::of_pool([halves.into_iter().zip(0..).map(member).collect()]);
+    let labels: Arc<dyn Roster> = Arc::new(Labels);
+    devices.set_roster(Arc::downgrade(&labels));
+    devices.wait_at_most(SLICE_NS);
+    (devices, labels)
+}
+
+fn states(devices: &Devices) -> Vec<MemberState> {
+    devices.states(0).into_iter().map(|(_, state)| state).collect()
+}
+
+#[test]
+fn a_mirror_leaves_out_the_half_that_hangs_and_goes_on() {
+    let ((first, _first_pipe), (second, mut late)) = (Half::new("first"), Half::new("second"));
+    let (devices, _labels) = mirror([&first, &second]);
+    let page = |byte: u8| AlignedBuf::from_bytes(&[byte; BLOCK_BYTES]);
+    devices.write(0, 0, &page(1), false).unwrap();
+    devices.flush().unwrap();
+    second.hangs.store(true, SeqCst);
+    std::thread::scope(|scope| {
+        for at in 1..4 {
+            let (devices, page) = (&devices, page(at as u8));
+            scope.spawn(move || devices.write(0, at * BLOCK, &page, at == 3).unwrap());
+        }
+    });
+    assert_eq!(states(&devices), [MemberState::Whole, MemberState::Faulted]);
+    devices.flush().unwrap();
+    // What it does late harms nobody.
+    late.read_exact(&mut vec![0; PIPE_BYTES + BLOCK_BYTES]).unwrap();
+    devices.write(0, 4 * BLOCK, &page(4), true).unwrap();
+    assert!(first.answers.has_answered(Began::now(), u64::MAX) || !first.answers.is_given_up());
+}
+
+#[test]
+fn a_mirror_whose_halves_all_hang_waits_for_them() {
+    let ((first, mut early), (second, mut late)) = (Half::new("first"), Half::new("second"));
+    let (devices, _labels) = mirror([&first, &second]);
+    let halves = [&first, &second];
+    halves.iter().for_each(|half| half.hangs.store(true, SeqCst));
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| devices.write(0, 0, &AlignedBuf::zeroed(BLOCK_BYTES), false));
+        until(|| halves.iter().all(|half| half.answers.overdue.load(SeqCst) == 1));
+        // Longer than each of them would be waited for alone.
+        std::thread::sleep(Duration::from_nanos(3 * SLICE_NS));
+        assert!(!write.is_finished());
+        assert_eq!(states(&devices), [MemberState::Whole; 2]);
+        for pipe in [&mut early, &mut late] {
+            pipe.read_exact(&mut vec![0; PIPE_BYTES]).unwrap();
+        }
+        write.join().unwrap().unwrap();
+    });
+    assert_eq!(states(&devices), [MemberState::Whole; 2]);
+}
+
+#[test]
+fn with_a_bound_of_nothing_a_half_that_hangs_is_waited_for() {
+    let ((first, _early), (second, mut late)) = (Half::new("first"), Half::new("second"));
+    let (devices, _labels) = mirror([&first, &second]);
+    devices.wait_at_most(0);
+    second.hangs.store(true, SeqCst);
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| devices.write(0, 0, &AlignedBuf::zeroed(BLOCK_BYTES), false));
+        std::thread::sleep(Duration::from_nanos(2 * SLICE_NS));
+        assert!(!write.is_finished());
+        late.read_exact(&mut vec![0; PIPE_BYTES]).unwrap();
+        write.join().unwrap().unwrap();
+    });
+    assert_eq!(states(&devices), [MemberState::Whole; 2]);
+}
