@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use mirrored::*;
 use pagefold_engine::Error;
 use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
-use pagefold_engine::pool::DeviceState;
+use pagefold_engine::pool::{DeviceState, OpenOptions, Pool, TableSeen, Witness};
 
 use DeviceState::{Faulted, Filling, Missing, Offline, Online};
 
@@ -552,4 +552,38 @@ fn a_device_that_is_attached_is_found_whenever_the_power_fails() {
             is_sound(&pool);
         }
     }
+}
+
+/// Who is told of the tables of a mirror knows after a crash that the half that was left out is not the pool.
+#[test]
+fn a_half_that_was_left_out_is_not_taken_for_the_pool_by_those_who_were_told() {
+    let sims = fresh(1, 2);
+    let told: Arc<Mutex<Vec<TableSeen>>> = Arc::default();
+    let telling = Arc::clone(&told);
+    let witness = Witness::new(|_| ()).with_tables(move |table| telling.lock().unwrap().push(*table));
+    let pool = Pool::open_on(handles(&sims), &OpenOptions { witness: Some(witness), ..options() }).unwrap();
+    write(&pool, 0..3, 1);
+    let before = *told.lock().unwrap().last().unwrap();
+    pool.offline(1).unwrap();
+    // It is told before anything is acknowledged that the half does not have.
+    let last = *told.lock().unwrap().last().unwrap();
+    assert!(last.group == 0 && last.epoch > before.epoch);
+    write(&pool, 0..3, 2);
+    let all = without_unflushed(&sims);
+    let since = |table: TableSeen| OpenOptions { since_tables: vec![table], ..options() };
+    for read_only in [false, true] {
+        let options = OpenOptions { read_only, ..since(last) };
+        let refused = Pool::open_on(handles(&all[1..]), &options).map(|_| ()).unwrap_err();
+        assert!(
+            matches!(&refused, Error::NotCurrent { what, .. } if what.contains("went on with other devices")),
+            "{refused}"
+        );
+    }
+    // The other half is the pool, and both are.
+    has(&Pool::open_on(handles(&all[..1]), &since(last)).unwrap(), 0..3, 2);
+    has(&Pool::open_on(handles(&all), &since(last)).unwrap(), 0..3, 2);
+    // By what was known before, and by those who know nothing, it is.
+    has(&Pool::open_on(handles(&without_unflushed(&sims)[1..]), &since(before)).unwrap(), 0..3, 1);
+    let apart = TableSeen { draw: last.draw + 1, ..last };
+    assert!(Pool::open_on(handles(&all), &since(apart)).is_err());
 }

@@ -71,7 +71,10 @@ impl FoundPool {
         let guid = found.guid.to_string();
         let mut state = found.state;
         let known = last_state::read(&guid)?;
-        let relation = known.as_ref().map(|(known, _)| found.standing.relation(known));
+        let relation = known.as_ref().map(|known| match found.has_come_to(&known.tables) {
+            true => found.standing.relation(&known.standing),
+            false => Relation::Before,
+        });
         match relation {
             Some(Relation::Before) => state = FoundState::Old,
             Some(Relation::Apart) => state = FoundState::Apart,
@@ -98,8 +101,8 @@ impl FoundPool {
         };
         let formerly = found.formerly.map(|guid| guid.to_string());
         let went_on = match (relation, known) {
-            (Some(Relation::Before | Relation::Apart), Some((_, noted))) => {
-                Some(went_on(&new.guid, noted, &new.devices)?)
+            (Some(Relation::Before | Relation::Apart), Some(noted)) => {
+                Some(went_on(&new.guid, noted.at, &new.devices)?)
             }
             _ => None,
         };

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pagefold_engine::pool::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Standing};
+use pagefold_engine::pool::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Standing, TableSeen};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -33,9 +33,19 @@ struct LastState {
     opened: u64,
     /// Number, nonce and last checkpoint of the openings before it, newest first.
     earlier: Vec<(u64, u64, u64)>,
+    /// Number, epoch and its random number of the tables of groups.
+    #[serde(default)]
+    tables: Vec<(u16, u64, u64)>,
 }
 
 impl LastState {
+    fn tables_seen(&self) -> Vec<TableSeen> {
+        self.tables
+            .iter()
+            .map(|(group, epoch, draw)| TableSeen { group: *group, epoch: *epoch, draw: *draw })
+            .collect()
+    }
+
     fn standing(&self) -> Standing {
         let mut earlier = [Earlier::default(); EARLIER_OPENINGS];
         for (place, (number, nonce, generation)) in earlier.iter_mut().zip(self.earlier.iter().copied()) {
@@ -58,12 +68,27 @@ fn path_of(guid: &str) -> Result<PathBuf> {
     Ok(files::state_dir()?.join("seen").join(guid))
 }
 
-/// Returns the state of the pool with this GUID when it was used here last, and the time of that note in seconds since
-/// 1970; `None` if it never was.
-pub fn read(guid: &str) -> Result<Option<(Standing, u64)>> {
+/// What was noted about a pool.
+#[derive(Clone, Debug)]
+pub struct Noted {
+    /// How far it had come.
+    pub standing: Standing,
+    /// Tables of its groups.
+    pub tables: Vec<TableSeen>,
+    /// Time of the note in seconds since 1970.
+    pub at: u64,
+}
+
+/// Returns the state of the pool with this GUID when it was used here last; `None` if it never was.
+pub fn read(guid: &str) -> Result<Option<Noted>> {
     let path = path_of(guid)?;
+    let noted = |record: LastState| Noted {
+        standing: record.standing(),
+        tables: record.tables_seen(),
+        at: record.noted,
+    };
     match File::open(&path) {
-        Ok(file) => Ok(read_file(&file).map(|record| (record.standing(), record.noted))),
+        Ok(file) => Ok(read_file(&file).map(noted)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).context(|| format!("cannot read {}", path.display())),
     }
@@ -101,18 +126,50 @@ impl LastStateFile {
         self.last.lock().as_ref().map(LastState::standing)
     }
 
+    /// Returns the tables of groups that were noted last.
+    pub fn tables(&self) -> Vec<TableSeen> {
+        self.last.lock().as_ref().map(LastState::tables_seen).unwrap_or_default()
+    }
+
+    /// Notes that the pool is as far as this from now on, whatever was noted before: it goes back to an older copy.
+    pub fn go_back(&self, standing: &Standing) -> Result<()> {
+        if let Some(last) = self.last.lock().as_mut() {
+            last.tables.clear();
+        }
+        self.note(standing)
+    }
+
+    /// Notes that a group has this table. Nothing is noted of a pool of which no standing is known: that comes first.
+    pub fn note_table(&self, seen: &TableSeen) -> Result<()> {
+        let mut last = self.last.lock();
+        let Some(before) = last.as_ref() else { return Ok(()) };
+        let noted = (seen.group, seen.epoch, seen.draw);
+        if before.tables.contains(&noted) {
+            return Ok(());
+        }
+        let mut record = LastState { sequence: before.sequence + 1, noted: units::now(), ..before.clone() };
+        record.tables.retain(|(group, ..)| *group != seen.group);
+        record.tables.push(noted);
+        self.write(&mut last, record)
+    }
+
     /// Notes the state of the pool, in place of any earlier note.
     pub fn note(&self, standing: &Standing) -> Result<()> {
         let earlier = standing.opening.earlier.iter().filter(|earlier| earlier.id.number > 0);
         let mut last = self.last.lock();
         let record = LastState {
             sequence: last.as_ref().map_or(0, |record| record.sequence) + 1,
+            tables: last.as_ref().map(|record| record.tables.clone()).unwrap_or_default(),
             noted: units::now(),
             generation: standing.generation,
             opening: (standing.opening.id.number, standing.opening.id.nonce),
             opened: standing.opening.time,
             earlier: earlier.map(|one| (one.id.number, one.id.nonce, one.generation)).collect(),
         };
+        self.write(&mut last, record)
+    }
+
+    fn write(&self, last: &mut Option<LastState>, record: LastState) -> Result<()> {
         let writing = || format!("cannot write {}", self.path.display());
         let mut bytes = serde_json::to_vec(&record).context(writing)?;
         bytes.resize(PLACE_BYTES, b' ');

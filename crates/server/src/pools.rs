@@ -18,7 +18,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::dataset_properties::set_one;
 use crate::engine_errors::{failed, failed_on_devices};
 use crate::failure::{Context, Failure, Result};
-use crate::last_state::{self, LastStateFile};
+use crate::last_state::{self, LastStateFile, Noted};
 use crate::props::Property;
 use crate::raw::shown;
 use crate::registry::{Known, paths_text};
@@ -294,7 +294,7 @@ fn here(paths: &[PathBuf]) -> OpenDevices {
 /// Returns a text if a device has a copy of its pool that is older than the newest seen here, or that went on by
 /// itself.
 pub fn not_as_seen(guid: &str, name: &str, device: &Path) -> Result<Option<String>> {
-    let Some((last, _)) = last_state::read(guid)? else { return Ok(None) };
+    let Some(Noted { standing: last, .. }) = last_state::read(guid)? else { return Ok(None) };
     // A device whose state cannot be read is damaged, and not an older copy.
     let Ok((label, standing)) = pool::stands(device) else { return Ok(None) };
     // A device of a mirror may have been away, and so may a log device: the engine finds out whether another one has all.
@@ -322,12 +322,21 @@ fn demand_current(known: &Known, device: &Path) -> Result<()> {
 
 /// Returns a witness that notes how far a pool has come.
 fn witness(seen: Arc<LastStateFile>) -> Witness {
-    Witness::new(move |standing| {
-        // A failure does not harm the pool; but an older copy of it may go unnoticed later.
-        if let Err(failure) = seen.note(standing) {
+    // A failure does not harm the pool; but an older copy of it may go unnoticed later.
+    let tell = |noted: Result<()>| {
+        if let Err(failure) = noted {
             notices::tell(&format!("warning: {failure}"));
         }
-    })
+    };
+    let of_tables = Arc::clone(&seen);
+    Witness::new(move |standing| tell(seen.note(standing)))
+        .with_tables(move |table| tell(of_tables.note_table(table)))
+}
+
+/// Adds what was noted about a pool, and one who notes how far it comes.
+fn watched(seen: Arc<LastStateFile>, options: OpenOptions) -> OpenOptions {
+    let (since, since_tables) = (seen.standing(), seen.tables());
+    OpenOptions { since, since_tables, now: units::now(), witness: Some(witness(seen)), ..options }
 }
 
 /// Adds options for opening a known pool: a copy that is older than the newest seen here is refused, and progress is
@@ -339,11 +348,12 @@ pub(crate) fn attentive(known: &Known, options: OpenOptions) -> Result<OpenOptio
     // The engine checks again, with the devices locked; but a confined server cannot say where the newer copy was.
     known.devices.iter().try_for_each(|device| demand_current(known, device))?;
     if options.read_only {
-        let since = last_state::read(&known.guid)?.map(|(standing, _)| standing);
-        return Ok(OpenOptions { since, ..options });
+        let noted = last_state::read(&known.guid)?;
+        let since = noted.as_ref().map(|noted| noted.standing);
+        let since_tables = noted.map(|noted| noted.tables).unwrap_or_default();
+        return Ok(OpenOptions { since, since_tables, ..options });
     }
-    let seen = LastStateFile::open(&known.guid)?;
-    Ok(OpenOptions { since: seen.standing(), now: units::now(), witness: Some(witness(seen)), ..options })
+    Ok(watched(LastStateFile::open(&known.guid)?, options))
 }
 
 /// Does the same as [`attentive`] for a server that takes over from another one. The devices never were anybody else's
@@ -352,12 +362,11 @@ pub(crate) fn attentive_still(known: &Known, options: OpenOptions) -> OpenOption
     if options.rescue || options.read_only {
         return options;
     }
-    let now = units::now();
     match LastStateFile::open(&known.guid) {
-        Ok(seen) => OpenOptions { since: seen.standing(), now, witness: Some(witness(seen)), ..options },
+        Ok(seen) => watched(seen, options),
         Err(failure) => {
             tracing::warn!(%failure, "an older copy of the pool may go unnoticed later: its progress is not noted");
-            OpenOptions { now, ..options }
+            OpenOptions { now: units::now(), ..options }
         }
     }
 }
@@ -525,7 +534,7 @@ fn not_current(known: &Known, told: String, stale: &[PathBuf]) -> Failure {
             known.name
         ));
     }
-    let Ok(Some((_, noted))) = last_state::read(&known.guid) else {
+    let Ok(Some(Noted { at: noted, .. })) = last_state::read(&known.guid) else {
         return failure.hint("see which copies there are: pagefold import -d DIR");
     };
     let went_on = discovery::went_on(&known.guid, noted, &known.devices).unwrap_or_default();

@@ -177,7 +177,7 @@ fn go_back(pool: &FoundPool) -> Result<()> {
     let (_, standing) = pool::stands(device).map_err(|error| {
         engine_errors::failed(format!("cannot tell how far {} has come", raw::shown(device)), &error)
     })?;
-    LastStateFile::open(&pool.guid)?.note(&standing)
+    LastStateFile::open(&pool.guid)?.go_back(&standing)
 }
 
 /// Imports every pool that is whole and is no old copy.

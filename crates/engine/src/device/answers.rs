@@ -40,7 +40,7 @@ pub(super) trait Judge: Send + Sync {
     fn bound_ns(&self, device: &Answers) -> Option<u64>;
 
     /// Returns true if the group can go on without this device, and another one answers (S1). A request was made at
-    /// `began` that this one has not answered within `bound_ns`.
+    /// `began` that this one has not answered; it is waited for `bound_ns`.
     fn goes_on_without(&self, device: &Answers, began: Began, bound_ns: u64) -> bool;
 }
 
@@ -68,7 +68,10 @@ pub struct Answers {
 impl std::fmt::Debug for Answers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (overdue, is_given_up) = (self.overdue.load(SeqCst), self.is_given_up());
-        f.debug_struct("Answers").field("overdue", &overdue).field("is_given_up", &is_given_up).finish_non_exhaustive()
+        f.debug_struct("Answers")
+            .field("overdue", &overdue)
+            .field("is_given_up", &is_given_up)
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,7 +84,11 @@ enum DeviceFile {
 
 impl DeviceFile {
     fn of(meta: &Metadata) -> Self {
-        if meta.file_type().is_block_device() { Self::Block(meta.rdev()) } else { Self::File(meta.dev(), meta.ino()) }
+        if meta.file_type().is_block_device() {
+            Self::Block(meta.rdev())
+        } else {
+            Self::File(meta.dev(), meta.ino())
+        }
     }
 }
 
@@ -155,7 +162,12 @@ impl Answers {
     ///
     /// # Errors
     /// Those of the system calls; [`io::ErrorKind::TimedOut`] if the device was given up.
-    pub(super) fn ask(&self, file: &Arc<LockedFile>, path: &Path, mut request: Request<'_>) -> io::Result<usize> {
+    pub(super) fn ask(
+        &self,
+        file: &Arc<LockedFile>,
+        path: &Path,
+        mut request: Request<'_>,
+    ) -> io::Result<usize> {
         let judge = self.judge();
         let bound_ns = judge.as_ref().and_then(|judge| judge.bound_ns(self));
         let (Some(judge), Some(bound_ns)) = (judge, bound_ns) else { return request.make(file) };
@@ -165,15 +177,16 @@ impl Answers {
         let Some(mut ring) = take_ring() else { return request.make(file) };
         let began = Began::now();
         let mut waiting = Waiting { answers: self, slices: 0 };
+        // Slices in a row in which others have answered: when all have hung, each has this time from the moment on at
+        // which the first one answers.
+        let mut alone = 0u64;
         // SAFETY: what the request points to is borrowed until this function returns, and if the request has not ended by
         // then, the ring gets memory and file first, or they are leaked.
         let called = unsafe {
             ring.call(request.entry(file), SLICE_NS, || {
                 waiting.one_more();
-                if !self.is_given_up()
-                    && waiting.slices.saturating_mul(SLICE_NS) >= bound_ns
-                    && judge.goes_on_without(self, began, bound_ns)
-                {
+                alone = if judge.goes_on_without(self, began, bound_ns) { alone + 1 } else { 0 };
+                if !self.is_given_up() && alone > 0 && alone.saturating_mul(SLICE_NS) >= bound_ns {
                     self.give_up(path, waiting.slices);
                 }
                 !self.is_given_up()

@@ -84,7 +84,9 @@ unsafe impl Sync for AlignedBuf {}
 
 /// The memory of a buffer, which stays as it is as long as this is there: a buffer that is written to meanwhile gets
 /// other memory.
-pub(super) struct SharedBytes(#[allow(dead_code, reason = "it is kept, and read by the kernel alone")] Arc<Raw>);
+pub(super) struct SharedBytes(
+    #[allow(dead_code, reason = "it is kept, and read by the kernel alone")] Arc<Raw>,
+);
 
 impl AlignedBuf {
     /// Returns a buffer of zeros of at least `len_bytes`, rounded up to whole blocks (at least one).

@@ -166,7 +166,9 @@ impl FileDevice {
             DeviceKind::FullFile => Err(Errno::OPNOTSUPP.into()),
             DeviceKind::ThinFile => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                Ok(rustix::io::retry_on_intr(|| rustix::fs::fallocate(self.file.as_fd(), flags, offset, len_bytes))?)
+                Ok(rustix::io::retry_on_intr(|| {
+                    rustix::fs::fallocate(self.file.as_fd(), flags, offset, len_bytes)
+                })?)
             }
             DeviceKind::Block => blkdiscard(&self.file, offset, len_bytes),
         }

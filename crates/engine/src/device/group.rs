@@ -151,7 +151,12 @@ impl Group {
 
     /// Returns true if calls to its devices have to come in the same order whenever the same is done.
     pub(super) fn keeps_order(&self) -> bool {
-        self.peers.members.read().iter().filter_map(|member| member.device()).any(|device| device.keeps_order())
+        self.peers
+            .members
+            .read()
+            .iter()
+            .filter_map(|member| member.device())
+            .any(|device| device.keeps_order())
     }
 
     /// Returns the length of the longest request that each of its devices takes as one, in bytes.

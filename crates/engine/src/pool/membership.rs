@@ -74,6 +74,18 @@ pub(super) const fn birth_in_place_of(of: u64, drawn: u64) -> u64 {
     mixed(of) & !DRAWN | drawn & DRAWN
 }
 
+/// The table of a group's members that its labels have had: whoever knows it can tell that a device that was left out before
+/// has not come as far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableSeen {
+    /// Number of the group.
+    pub group: u16,
+    /// Epoch of the group: the number of changes of its table.
+    pub epoch: u64,
+    /// Random number of that epoch.
+    pub draw: u64,
+}
+
 /// A device's place in its pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
@@ -206,6 +218,20 @@ impl Membership {
     /// Returns true if this table came from `other`, or is the same one.
     pub(super) fn came_from(&self, other: &Self) -> bool {
         self.id() == other.id() || self.lineage.contains(&other.id())
+    }
+
+    /// Returns false if this table has not come as far as another one of its group, or went on from another one: it does not
+    /// name that one among those that it came from, and would.
+    pub(super) fn has_come_to(&self, seen: &TableSeen) -> bool {
+        let id = (seen.epoch, seen.draw);
+        let is_forgotten = self.lineage.len() == LINEAGE
+            && self.lineage.last().is_some_and(|(oldest, _)| *oldest > seen.epoch);
+        self.id() == id || self.lineage.contains(&id) || is_forgotten
+    }
+
+    /// Returns what stands for the table where somebody notes how far the pool has come.
+    pub(super) const fn seen(&self) -> TableSeen {
+        TableSeen { group: self.group, epoch: self.group_epoch, draw: self.draw }
     }
 
     /// Appends the stored form of the numbers of groups that are gone.

@@ -142,6 +142,7 @@ pub use log_device::LogDeviceStatus;
 pub use logs::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES};
 pub use members::{can_open, lacks_log_device};
 pub use membership::Membership;
+pub use membership::TableSeen;
 pub use memory::MemoryUse;
 pub use mirror_plans::MirrorChange;
 pub use mirrors::FillStatus;

@@ -12,7 +12,7 @@ use super::catalogue::{Catalogue, VersionContext};
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
-use super::identity::demand;
+use super::identity::{demand, demand_tables};
 use super::image::Image;
 use super::label::{Label, LogGroup, Superblock};
 use super::lacks::{Since, decode_all};
@@ -83,6 +83,8 @@ struct UnflushedBatch {
     end: u32,
     /// Checksum of the batch.
     checksum: u64,
+    /// False if it counts although records of it are damaged.
+    is_whole: bool,
 }
 
 /// A pool while it is being opened.
@@ -179,6 +181,7 @@ fn identify(assembled: &Assembled, options: &OpenOptions) -> Result<Identity> {
         let paths: Vec<&Path> = here.iter().map(|device| device.one().path()).collect();
         demand(&superblock.standing(), known, &label.name, &paths)?;
     }
+    demand_tables(assembled, &options.since_tables)?;
     if options.read_only {
         return Ok(Identity { superblock, opening_superblock: superblock });
     }
@@ -216,7 +219,7 @@ impl OpeningPool {
             segments.set_leaving(table.group, true);
         }
         let ahead = ReadAhead::new(options.reads_at_once);
-        let labels = Labels::new(assembled, Arc::clone(&segments), options.read_only, options.salt)?;
+        let labels = Labels::new(assembled, Arc::clone(&segments), options)?;
         let labels = Arc::new(labels);
         if let Some(group) = labels.log_group() {
             devices.spare(group, true);
@@ -360,8 +363,8 @@ impl OpeningPool {
             let flushed = if logged { settled } else { batch.flushed };
             unflushed.retain(|(number, _)| *number >= flushed);
             if batch.number >= flushed {
-                let BatchView { chunk, start, end, checksum, .. } = batch;
-                let placed = UnflushedBatch { chunk, start, end, checksum };
+                let BatchView { chunk, start, end, checksum, is_whole, .. } = batch;
+                let placed = UnflushedBatch { chunk, start, end, checksum, is_whole };
                 unflushed.push((batch.number, placed));
             }
             if !batch.ops.is_empty() {
@@ -588,6 +591,7 @@ impl OpeningPool {
         })?;
         if let Some(witness) = &options.witness {
             witness.tell(&Standing { open: false, ..told.standing() });
+            self.labels.tell_all();
         }
         self.segments.insert(Segment::fresh(segment, next))?;
         let after = self.chunks.allocate()?;

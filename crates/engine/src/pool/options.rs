@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::membership::TableSeen;
 use super::opening::Standing;
 use crate::dataset::Journal;
 use crate::segment::PageIds;
@@ -29,6 +30,9 @@ pub struct OpenOptions {
     pub now: u64,
     /// Standing that the pool is known to have reached. A pool that has not come as far is a copy, and is not opened.
     pub since: Option<Standing>,
+    /// Tables of its groups that the pool is known to have had. A pool whose labels have not come as far is what a mirror
+    /// left out before, and is not opened.
+    pub since_tables: Vec<TableSeen>,
     /// Witness that is told how far the pool has come, once an opening for writing has written its superblock, and
     /// when that opening ends.
     pub witness: Option<Witness>,
@@ -66,6 +70,7 @@ impl Default for OpenOptions {
             salt,
             now: 0,
             since: None,
+            since_tables: Vec::new(),
             witness: None,
             reads_at_once: READS_AT_ONCE_DEFAULT,
             table_page_ids: None,
@@ -83,18 +88,32 @@ impl OpenOptions {
     }
 }
 
-/// A callback that is told how far a pool has come.
+/// Callbacks that are told how far a pool has come.
 #[derive(Clone)]
-pub struct Witness(Arc<dyn Fn(&Standing) + Send + Sync>);
+pub struct Witness {
+    standing: Arc<dyn Fn(&Standing) + Send + Sync>,
+    table: Arc<dyn Fn(&TableSeen) + Send + Sync>,
+}
 
 impl Witness {
     /// Makes a witness that calls `tell`, within the opening or closing of the pool.
     pub fn new(tell: impl Fn(&Standing) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+        Self { standing: Arc::new(tell), table: Arc::new(|_| ()) }
+    }
+
+    /// Returns the witness with a callback for the tables of groups. It is called when an opening counts, and whenever
+    /// the labels of a group have another table, before anything is acknowledged that the devices lack that were left out.
+    #[must_use]
+    pub fn with_tables(self, tell: impl Fn(&TableSeen) + Send + Sync + 'static) -> Self {
+        Self { table: Arc::new(tell), ..self }
     }
 
     pub(super) fn tell(&self, standing: &Standing) {
-        (self.0)(standing);
+        (self.standing)(standing);
+    }
+
+    pub(super) fn tell_table(&self, table: &TableSeen) {
+        (self.table)(table);
     }
 }
 

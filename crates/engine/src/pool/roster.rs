@@ -30,6 +30,7 @@ use super::label::{Label, Superblock};
 use super::lacks::Leaving;
 use super::members::{Assembled, Returned};
 use super::membership::{FIRST_EPOCH, Membership};
+use super::options::{OpenOptions, Witness};
 use crate::device::{Device, Devices, MemberState, OneDevice, Roster};
 use crate::faults::{FaultKind, Faults};
 use crate::segment::Segments;
@@ -48,6 +49,7 @@ pub(super) struct Labels {
     left_out: AtomicBool,
     /// Drawn for this opening.
     salt: u64,
+    witness: Option<Witness>,
     state: Mutex<State>,
 }
 
@@ -76,12 +78,7 @@ struct State {
 
 impl Labels {
     /// Takes the labels of devices.
-    pub(super) fn new(
-        assembled: &Assembled,
-        segments: Arc<Segments>,
-        read_only: bool,
-        salt: u64,
-    ) -> Result<Self> {
+    pub(super) fn new(assembled: &Assembled, segments: Arc<Segments>, options: &OpenOptions) -> Result<Self> {
         let whole = |label: &&Label| {
             let state = assembled.devices.state(label.device);
             state.is_some_and(|(_, state)| state == MemberState::Whole)
@@ -110,7 +107,9 @@ impl Labels {
         });
         let devices = assembled.devices.clone();
         let left_out = false.into();
-        Ok(Self { common, devices, segments, read_only, left_out, salt, state })
+        let OpenOptions { read_only, salt, .. } = *options;
+        let witness = options.witness.clone().filter(|_| !read_only);
+        Ok(Self { common, devices, segments, read_only, left_out, salt, witness, state })
     }
 
     /// Returns a label, for what all of them have in common.
@@ -259,9 +258,22 @@ impl Labels {
                 entry.state = found.map_or(entry.state, |(_, state)| *state);
             }
             if self.write_table(labels, left, table, size_bytes)? {
+                self.tell(table);
                 return Ok(());
             }
         }
+    }
+
+    /// Tells the witness of the table that the labels of a group have.
+    fn tell(&self, table: &Membership) {
+        if let Some(witness) = &self.witness {
+            witness.tell_table(&table.seen());
+        }
+    }
+
+    /// Tells the witness of the tables of all groups.
+    pub(super) fn tell_all(&self) {
+        self.tables().iter().filter(|table| !table.members.is_empty()).for_each(|table| self.tell(table));
     }
 
     /// Writes a table to the labels of the members that are written. Returns false if one of them had to be left out

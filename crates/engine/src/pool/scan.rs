@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::identity::{Member, MemberSet, versions};
 use super::label::{Guid, Label, Superblock};
 use super::members::{expected, newest_tables, suffice, was_left};
+use super::membership::{Membership, TableSeen};
 use super::opening::{Relation, Standing};
 use super::paths::{PathTarget, SYS, made_of, target};
 use super::spare_label::SpareLabel;
@@ -55,6 +56,8 @@ pub struct FoundPool {
     pub in_use: bool,
     /// Standing that the pool has reached.
     pub standing: Standing,
+    /// Tables of its groups, by number.
+    tables: BTreeMap<u16, Membership>,
     /// Paths of all equal copies of a device, for each device of which there are several.
     pub alike: Vec<Vec<PathBuf>>,
     /// Other paths to the devices.
@@ -66,6 +69,14 @@ pub struct FoundPool {
     pub lacks_log_device: bool,
     /// True if nothing of it was found but its log device, or a device that was that once.
     pub is_log_device: bool,
+}
+
+impl FoundPool {
+    /// Returns false if a mirror is known to have left out the devices that were found, and to have gone on without them.
+    #[must_use]
+    pub fn has_come_to(&self, seen: &[TableSeen]) -> bool {
+        seen.iter().all(|seen| self.tables.get(&seen.group).is_none_or(|table| table.has_come_to(seen)))
+    }
 }
 
 /// A device of a pool.
@@ -225,6 +236,7 @@ fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Opti
         exported,
         in_use,
         standing: version.standing,
+        tables: newest_tables(labels()).into_iter().map(|(group, table)| (group, table.clone())).collect(),
         alike,
         also: all.iter().flatten().flat_map(|one| one.also.iter().cloned()).collect(),
         spares: Vec::new(),

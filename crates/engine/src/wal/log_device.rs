@@ -122,6 +122,7 @@ struct Found {
     copy: usize,
     len_bytes: u32,
     checksum: u64,
+    is_whole: bool,
 }
 
 /// The batches of a log device, for an opening.
@@ -185,12 +186,19 @@ impl LoggedBatches {
             found = true;
             let (key, offset) = ((header.number.get(), header.chain.get()), start + at as u64);
             self.headers.entry(key).or_default().insert(offset);
-            if let Some(batch) = Verified::new(bytes) {
+            // One whose records are damaged is all that there is if a crash has torn it where it belongs.
+            if let Some(batch) = Verified::framed(bytes) {
                 self.flushed = self.flushed.max(header.flushed.get().min(header.number.get()));
                 let (len_bytes, checksum) = (batch.padded_bytes(), batch.checksum());
                 // No batch begins within another one: there are records, which hold what users have written.
                 next = at + len_bytes as usize;
-                self.found.entry(key).or_default().push(Found { offset, copy, len_bytes, checksum });
+                self.found.entry(key).or_default().push(Found {
+                    offset,
+                    copy,
+                    len_bytes,
+                    checksum,
+                    is_whole: batch.is_whole(),
+                });
             }
         }
         found
@@ -206,7 +214,7 @@ impl LoggedBatches {
         self.unread
     }
 
-    /// Calls `visit` with the batches that carry this number and chain value, one after the other until it returns true: with the
+    /// Calls `visit` with the batches that carry this number and chain value, and are whole or not, one after the other until it returns true: with the
     /// device of the group that has the batch, counted from 0, and the byte at which it lies there; and with its bytes.
     /// Returns whether it did.
     ///
@@ -215,10 +223,11 @@ impl LoggedBatches {
     pub(super) fn find(
         &self,
         devices: &Devices,
-        key: (u64, u64),
+        (key, is_whole): ((u64, u64), bool),
         mut visit: impl FnMut((usize, u64), &[u8]) -> Result<bool>,
     ) -> Result<bool> {
-        for found in self.found.get(&key).into_iter().flatten() {
+        let found = self.found.get(&key).into_iter().flatten().filter(|found| found.is_whole == is_whole);
+        for found in found {
             match self.bytes_of(devices, found) {
                 Ok(bytes) if visit((found.copy, found.offset), &bytes)? => return Ok(true),
                 Ok(_) => {}
@@ -232,7 +241,7 @@ impl LoggedBatches {
         Ok(false)
     }
 
-    /// Returns the bytes of the batch with this checksum.
+    /// Returns the bytes of the batch with this checksum, as it was found whole, or damaged.
     ///
     /// # Errors
     /// Errors of the device.
@@ -242,8 +251,9 @@ impl LoggedBatches {
         number: u64,
         checksum: u64,
     ) -> Result<Option<AlignedBuf>> {
-        let mut of_number = self.found.range((number, 0)..=(number, u64::MAX)).flat_map(|(_, found)| found);
-        let found = of_number.rfind(|found| found.checksum == checksum);
+        let of_number = self.found.range((number, 0)..=(number, u64::MAX)).flat_map(|(_, found)| found);
+        let is_it = of_number.filter(|found| found.checksum == checksum);
+        let found = is_it.max_by_key(|found| found.is_whole);
         found.map(|found| self.bytes_of(devices, found)).transpose()
     }
 

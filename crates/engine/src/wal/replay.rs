@@ -51,6 +51,8 @@ pub struct BatchView<'a> {
     /// The place on the log device where it was found, if it was not found where it belongs: the number of the device in
     /// the group, counted from 0, and the byte.
     pub(crate) logged_at: Option<(usize, u64)>,
+    /// False if records of it are damaged.
+    pub(crate) is_whole: bool,
 }
 
 /// The source of a log.
@@ -189,7 +191,7 @@ impl Replay<'_> {
         if copies == 1 && self.source.logged.is_none() {
             return Ok(false);
         }
-        if self.logged_batch(visit)? {
+        if self.logged_batch(true, visit)? {
             return Ok(true);
         }
         let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize - at);
@@ -198,6 +200,10 @@ impl Replay<'_> {
             if self.batch(&buf, false, visit)? {
                 return Ok(true);
             }
+        }
+        // Where it belongs a crash may have torn it: on the log device it was durable.
+        if self.logged_batch(false, visit)? {
+            return Ok(true);
         }
         for copy in 0..copies {
             self.read(chunk, copy, at, &mut buf)?;
@@ -208,16 +214,20 @@ impl Replay<'_> {
         Ok(false)
     }
 
-    /// Visits the next batch as the log device has it. Returns whether it does.
-    fn logged_batch(&mut self, visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>) -> Result<bool> {
+    /// Visits the next batch as the log device has it, whole or damaged. Returns whether it does.
+    fn logged_batch(
+        &mut self,
+        is_whole: bool,
+        visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
+    ) -> Result<bool> {
         let Some(logged) = self.source.logged else { return Ok(false) };
         let Position { batch, chain, used, .. } = self.end.position;
-        logged.find(self.source.devices, (batch, chain), |place, bytes| {
+        logged.find(self.source.devices, ((batch, chain), is_whole), |place, bytes| {
             if used as usize + bytes.len() > CHUNK_BYTES as usize {
                 return Ok(false);
             }
             self.logged_at = Some(place);
-            let visited = self.batch(bytes, false, visit);
+            let visited = self.batch(bytes, !is_whole, visit);
             self.logged_at = None;
             visited
         })
@@ -283,6 +293,7 @@ impl Replay<'_> {
             records,
             ops: batch.ops(),
             logged_at: self.logged_at,
+            is_whole: batch.is_whole(),
         })?;
         Ok(true)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::{LogicalCapacity, PrimaryCache};
-use pagefold_engine::pool::{Pool, DEVICE_RULES};
+use pagefold_engine::pool::{DEVICE_RULES, Pool};
 use parking_lot::Mutex;
 
 use super::exports::Exports;

@@ -104,7 +104,8 @@ impl CallRing {
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             return Err(io::Error::other("a ring has no room for a request"));
         }
-        let time = types::Timespec::new().sec(slice_ns / 1_000_000_000).nsec((slice_ns % 1_000_000_000) as u32);
+        let time =
+            types::Timespec::new().sec(slice_ns / 1_000_000_000).nsec((slice_ns % 1_000_000_000) as u32);
         loop {
             let waited = self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time));
             if let Some(completion) = self.ring.completion().next() {

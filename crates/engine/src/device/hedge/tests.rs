@@ -240,15 +240,18 @@ fn a_damaged_answer_is_no_answer() {
     let all = [Hanging::new("hangs", block), Hanging::new("damaged", |_| vec![0xBB; BLOCK_BYTES])];
     let devices = mirror(&all);
     all[0].hang(true);
+    let (go_on, told) = std::sync::mpsc::channel();
     thread::scope(|scope| {
-        let reader = scope.spawn(|| read(&devices, 9));
+        // The kernel would cancel a read of a pipe whose thread has ended.
+        let reader = scope.spawn(move || (read(&devices, 9), told.recv()).0);
         // The other one's bytes are wrong, so the first one is asked again: there is nobody else.
         until(|| all[0].reads().0 == 2);
         all[0].answer(&block(9));
         all[0].answer(&block(9));
+        until(|| all[0].reads() == (0, 2, 0));
+        go_on.send(()).unwrap();
         assert_eq!(reader.join().unwrap(), 0);
     });
-    until(|| all[0].reads() == (0, 2, 0));
 }
 
 #[test]

@@ -16,38 +16,60 @@ impl OpeningPool {
     /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may
     /// show them until the power goes, and no later flush makes them durable.
     pub(super) fn write_unflushed(&self) -> Result<()> {
-        for (number, UnflushedBatch { chunk, start, end, checksum }) in &self.unflushed {
-            let mut bytes = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
-            let offset = chunk.offset() + u64::from(*start);
-            // Devices of a mirror may differ here, and fail: the one that had it when it was replayed may be gone. It was
-            // whole: a batch with damaged records counts only if it was flushed, and then it is none of these.
-            let is_it = |bytes: &AlignedBuf| {
-                Verified::framed(bytes).is_some_and(|batch| batch.is_whole() && batch.checksum() == *checksum)
-            };
-            let (mut found, mut failed) = (false, None);
-            for copy in 0..self.devices.copies(chunk.device).max(1) {
-                match self.devices.read_unverified(chunk.device, copy, offset, &mut bytes) {
-                    Ok(()) => found = is_it(&bytes),
-                    Err(error) => failed = Some(error),
-                }
-                if found {
-                    break;
-                }
-            }
-            if let (false, Some(logged)) = (found, &self.logged)
-                && let Some(there) = logged.with_checksum(&self.devices, *number, *checksum)?
-                && there.len() == bytes.len()
-            {
-                (found, bytes) = (is_it(&there), there);
-            }
-            if !found {
-                let device = self.devices.path_of(chunk.device);
+        for (number, batch) in &self.unflushed {
+            let offset = batch.chunk.offset() + u64::from(batch.start);
+            let Some(bytes) = self.unflushed_bytes(*number, batch, offset)? else {
+                let device = self.devices.path_of(batch.chunk.device);
                 let what = format!("batch {number} at byte {offset} of {}", device.display());
-                let detail = "it was there when the log was read, and is there no more";
-                return Err(failed.unwrap_or_else(|| Error::corrupt(what, detail)));
-            }
-            self.devices.write(chunk.device, offset, &bytes, false)?;
+                return Err(Error::corrupt(what, "it was there when the log was read, and is there no more"));
+            };
+            self.devices.write(batch.chunk.device, offset, &bytes, false)?;
         }
         Ok(())
+    }
+
+    /// Returns the bytes of a batch: of one that was damaged when the log was read, as it is.
+    ///
+    /// # Errors
+    /// The last error of a device, if the batch was not found.
+    fn unflushed_bytes(
+        &self,
+        number: u64,
+        batch: &UnflushedBatch,
+        offset: u64,
+    ) -> Result<Option<AlignedBuf>> {
+        let device = batch.chunk.device;
+        let mut bytes = AlignedBuf::zeroed(batch.end.saturating_sub(batch.start) as usize);
+        let is_it = |bytes: &AlignedBuf, is_whole: bool| {
+            Verified::framed(bytes)
+                .is_some_and(|found| (found.is_whole() || !is_whole) && found.checksum() == batch.checksum)
+        };
+        let mut failed = None;
+        // Devices of a mirror may differ here, and fail: the one that had it when it was replayed may be gone.
+        let mut read = |is_whole: bool, bytes: &mut AlignedBuf| {
+            (0..self.devices.copies(device).max(1)).any(|copy| {
+                match self.devices.read_unverified(device, copy, offset, bytes) {
+                    Ok(()) => is_it(bytes, is_whole),
+                    Err(error) => {
+                        failed = Some(error);
+                        false
+                    }
+                }
+            })
+        };
+        if read(true, &mut bytes) {
+            return Ok(Some(bytes));
+        }
+        if let Some(logged) = &self.logged
+            && let Some(there) = logged.with_checksum(&self.devices, number, batch.checksum)?
+            && there.len() == bytes.len()
+            && is_it(&there, batch.is_whole)
+        {
+            return Ok(Some(there));
+        }
+        if !batch.is_whole && read(false, &mut bytes) {
+            return Ok(Some(bytes));
+        }
+        failed.map_or(Ok(None), Err)
     }
 }
