@@ -5,10 +5,13 @@
 mod common;
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{chown, symlink};
 use std::path::Path;
+use std::process::Stdio;
 
-use common::{Sandbox, assert_failure, can_mount};
+use common::{Sandbox, assert_failure, can_mount, outcome};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 /// Nobody's number, and not root's.
@@ -271,4 +274,55 @@ fn a_control_file_that_is_not_sound_says_nothing() {
     let told = sandbox.json(&["branch", "create", "tank/prod", "x"]);
     assert_eq!((&told["lsn"], &told["checkpoint_lsn"]), (&Value::Null, &Value::Null));
     assert!(sandbox.ok(&["branch", "list", "-H"]).contains("\t-\tstopped\t"));
+}
+
+#[test]
+fn commands_on_one_branch_take_turns() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    sandbox.ok(&["branch", "create", "tank/prod", "x"]);
+    for _ in 0..5 {
+        let started: Vec<_> = (0..3)
+            .map(|_| sandbox.command(&["branch", "reset", "--latest", "tank/x"]))
+            .map(|mut command| command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+            .collect();
+        for child in started {
+            let output = outcome(child);
+            assert!(output.status.success(), "{}", output.stderr);
+        }
+        assert_eq!(names(&sandbox, "dataset"), ["tank", "tank/prod", "tank/x"]);
+        assert_eq!(names(&sandbox, "snapshot").len(), 1);
+    }
+    // Nothing is left of the turns.
+    let mut left = fs::read_dir(sandbox.path("run")).unwrap().flatten();
+    assert!(!left.any(|file| file.path().extension().is_some_and(|end| end == "turn")));
+}
+
+#[test]
+fn a_branch_waits_for_no_turn_of_another_one() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    for name in ["x", "y"] {
+        sandbox.ok(&["branch", "create", "tank/prod", name]);
+    }
+    let path = sandbox.path("run/branch-tank+x.turn");
+    let turn = fs::File::create(&path).unwrap();
+    flock(&turn, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let mut waiting = sandbox.command(&["branch", "delete", "tank/x"]);
+    let mut waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    sandbox.ok(&["branch", "delete", "tank/y"]);
+    let mut told = [0; 9];
+    waiting.stderr.as_mut().unwrap().read_exact(&mut told).unwrap();
+    assert_eq!(&told, b"pagefold:", "it says that it waits");
+    assert!(branches(&sandbox).len() == 1 && waiting.try_wait().unwrap().is_none());
+    // Whoever had the turn takes its file away: the next turn is that of another file.
+    fs::remove_file(&path).unwrap();
+    drop(turn);
+    let output = outcome(waiting);
+    assert!(output.status.success() && output.stderr.contains("another command on branch tank/x"));
+    assert!(branches(&sandbox).is_empty() && !path.exists());
 }

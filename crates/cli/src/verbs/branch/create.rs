@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::data::{self, DataDir};
 use super::record::{Options, Position, Product, Record};
 use super::settings::Settings;
-use super::{branch_name, list, mariadb, ports, postgres, process, server};
+use super::{branch_name, list, mariadb, ports, postgres, process, server, turn};
 use crate::args::CreateBranch;
 use crate::datasets::{self, DatasetFigures};
 
@@ -32,6 +32,7 @@ pub fn run(args: &CreateBranch) -> Result<()> {
     let name = branch_name(&source, &args.name)?;
     let mut options = Options::default();
     options.update(&args.server)?;
+    let _turn = turn::of(&name)?;
     let figures = datasets::find(&source)?;
     refuse_taken(&name)?;
     let place = BranchMountpoint::choose(&figures, &name, args.mountpoint.as_deref())?;
@@ -40,7 +41,7 @@ pub fn run(args: &CreateBranch) -> Result<()> {
         made.undo();
         return Err(failure);
     }
-    let branch = super::find(&name.to_string())?;
+    let branch = super::find(&name)?;
     if args.start {
         let started = server::start(&name, &branch.record, &server::data_of(&branch)?);
         started.map_err(|failure| {

@@ -9,13 +9,16 @@ use pagefold_server::operations::Operation;
 
 use super::record::Options;
 use super::settings::Settings;
-use super::{create, server};
+use super::{create, server, turn};
 use crate::args::DeleteBranch;
 use crate::datasets;
+use crate::verbs::dataset::dataset;
 
 /// Stops the server, unmounts, and destroys the branch and the snapshot that was made for it.
 pub fn run(args: &DeleteBranch) -> Result<()> {
-    let branch = super::find(&args.branch)?;
+    let name = dataset(&args.branch)?;
+    let _turn = turn::of(&name)?;
+    let branch = super::find(&name)?;
     let mut what = vec![branch.name.path.clone()];
     if let Some(origin) = branch.origin()
         && super::is_own(&origin)?

@@ -4,6 +4,8 @@
 //! the pool. How its server is started (which programs, settings, user) does not travel: each machine keeps that for
 //! itself ([`settings`]). Whether its server runs is asked of the kernel ([`process`]), not of a file.
 //!
+//! What changes a branch waits for its turn ([`turn`]), and looks at the branch only then.
+//!
 //! Production must not notice. Five rules:
 //! 1. Nothing outside of the branch's mount is written: data directories from which a link leads out are refused
 //!    ([`data`]).
@@ -30,6 +32,7 @@ mod reset;
 pub(super) mod server;
 mod settings;
 mod start;
+mod turn;
 
 use std::path::{Path, PathBuf};
 
@@ -83,15 +86,14 @@ impl Branch {
 }
 
 /// Finds the branch of this name.
-fn find(word: &str) -> Result<Branch> {
-    let name = super::dataset::dataset(word)?;
-    let figures = datasets::find(&name)?;
-    let record = record(&name, &properties::values(&name)?, &Settings::open()?)?;
+fn find(name: &Name) -> Result<Branch> {
+    let figures = datasets::find(name)?;
+    let record = record(name, &properties::values(name)?, &Settings::open()?)?;
     let Some(record) = record else {
         return Err(Failure::new(format!("{name} is not a branch"))
             .hint(format!("see which there are: pagefold branch list {}", name.pool)));
     };
-    Ok(Branch { name, figures, record })
+    Ok(Branch { name: name.clone(), figures, record })
 }
 
 /// Returns the record of a branch, from its properties and the settings that this machine keeps.

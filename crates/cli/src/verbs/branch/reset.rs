@@ -11,22 +11,32 @@ use pagefold_server::operations::Operation;
 use pagefold_server::props;
 
 use super::record::Record;
-use super::{Branch, create, list, process, server};
+use super::{Branch, create, list, process, server, turn};
 use crate::args::ResetBranch;
 use crate::datasets;
+use crate::verbs::dataset::{dataset, same_pool, snapshot_name};
 use crate::verbs::properties;
+
+/// Parts of a reset that this process has made so far, so that they can be undone.
+#[derive(Default)]
+struct PartialReset {
+    snapshot: Option<Name>,
+    clone: Option<Name>,
+}
 
 /// Resets a branch.
 pub fn run(args: &ResetBranch) -> Result<()> {
-    let branch = super::find(&args.branch)?;
+    let name = dataset(&args.branch)?;
+    let _turn = turn::of(&name)?;
+    let branch = super::find(&name)?;
     let origin = branch.origin().ok_or_else(|| {
         Failure::new(format!("{} is not a clone any more, and there is nothing to go back to", branch.name))
             .hint("to go back to a snapshot of its own: pagefold rollback")
     })?;
     let to = match &args.to {
         Some(word) => {
-            let to = crate::verbs::dataset::snapshot_name(word)?;
-            crate::verbs::dataset::same_pool(&branch.name, &to)?;
+            let to = snapshot_name(word)?;
+            same_pool(&branch.name, &to)?;
             datasets::find(&to)?;
             Some(to)
         }
@@ -38,14 +48,17 @@ pub fn run(args: &ResetBranch) -> Result<()> {
     }
     refuse_kept(&branch, args.recursive)?;
     let aside = aside(&branch.name)?;
-    let of = Name::new(&origin.pool, origin.dataset());
-    let made = args.latest.then(|| super::own_snapshot(&of, &branch.name.path)).transpose()?;
-    let to = made.clone().or(to).unwrap_or_else(|| origin.clone());
-    let running = replace(&branch, &origin, &to, &aside).inspect_err(|_| undo(&branch.name, &aside, made))?;
+    let mut made = PartialReset::default();
+    let to = match to {
+        None if args.latest => made.snapshot_of(&Name::new(&origin.pool, origin.dataset()), &name)?,
+        to => to.unwrap_or_else(|| origin.clone()),
+    };
+    let replaced = replace(&branch, &origin, &to, &aside, &mut made);
+    let running = replaced.inspect_err(|_| made.undo(&name))?;
     let dir = super::mount(&branch.name, branch.figures.mounted.as_deref())?;
     let record = create::look(&dir, Record { ..branch.record.clone() })?;
     super::store(&branch.name, &record)?;
-    let branch = super::find(&args.branch)?;
+    let branch = super::find(&name)?;
     if running {
         server::start(&branch.name, &branch.record, &server::data_of(&branch)?)?;
     }
@@ -66,7 +79,7 @@ fn aside(name: &Name) -> Result<Name> {
 
 /// Puts a branch onto another snapshot: a new clone takes its name and all that was set on it. Returns true if its
 /// server ran; the branch is not mounted afterwards.
-fn replace(branch: &Branch, origin: &Name, to: &Name, aside: &Name) -> Result<bool> {
+fn replace(branch: &Branch, origin: &Name, to: &Name, aside: &Name, made: &mut PartialReset) -> Result<bool> {
     let (name, perform) = (&branch.name, |operation| datasets::perform(&branch.name.pool, operation));
     let mut going = vec![name.path.clone()];
     if to != origin && is_needless(origin)? {
@@ -74,6 +87,7 @@ fn replace(branch: &Branch, origin: &Name, to: &Name, aside: &Name) -> Result<bo
     }
     let properties = local(name)?;
     perform(Operation::Clone { snapshot: to.path.clone(), path: aside.path.clone(), properties })?;
+    made.clone = Some(aside.clone());
     let asked = perform(Operation::Destroy { what: going.clone(), recursive: true, dry_run: true })?;
     if let Some((what, hint)) = asked.blocked {
         return Err(hint.into_iter().fold(Failure::new(what), Failure::hint));
@@ -94,15 +108,23 @@ fn is_needless(origin: &Name) -> Result<bool> {
     Ok(super::is_own(origin)? && figures.clones.len() == 1 && figures.holds.is_empty())
 }
 
-/// Destroys what a reset that failed has made, unless it is all that is left of the branch.
-fn undo(name: &Name, aside: &Name, made: Option<Name>) {
-    if datasets::find(name).is_err() {
-        return;
+impl PartialReset {
+    /// Makes the snapshot that the branch becomes.
+    fn snapshot_of(&mut self, dataset: &Name, branch: &Name) -> Result<Name> {
+        let snapshot = super::own_snapshot(dataset, &branch.path)?;
+        self.snapshot = Some(snapshot.clone());
+        Ok(snapshot)
     }
-    let made_clone = datasets::find(aside).is_ok().then(|| aside.clone());
-    for made in made_clone.into_iter().chain(made) {
-        if let Err(failure) = super::destroy(&made.pool, vec![made.path.clone()], false) {
-            eprintln!("pagefold: not undone: {failure}");
+
+    /// Destroys what has been made, unless it is all that is left of the branch.
+    fn undo(&self, branch: &Name) {
+        if datasets::find(branch).is_err() {
+            return;
+        }
+        for made in self.clone.iter().chain(&self.snapshot) {
+            if let Err(failure) = super::destroy(&made.pool, vec![made.path.clone()], false) {
+                eprintln!("pagefold: not undone: {failure}");
+            }
         }
     }
 }

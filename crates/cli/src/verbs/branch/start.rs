@@ -3,12 +3,15 @@
 use pagefold_server::failure::{Failure, Result};
 
 use super::record::Options;
-use super::{list, process, server};
+use super::{list, process, server, turn};
 use crate::args::{StartBranch, StopBranch};
+use crate::verbs::dataset::dataset;
 
 /// `branch start`.
 pub fn start(args: &StartBranch) -> Result<()> {
-    let mut branch = super::find(&args.branch)?;
+    let name = dataset(&args.branch)?;
+    let _turn = turn::of(&name)?;
+    let mut branch = super::find(&name)?;
     if branch.record.options == Options::default() && super::has_foreign_options(&branch.name)? {
         eprintln!(
             "pagefold: the pool says what the server of branch {} is to be started with; that is not believed, say it here if need be",
@@ -35,12 +38,14 @@ pub fn start(args: &StartBranch) -> Result<()> {
     if !running {
         server::start(&branch.name, &branch.record, &data)?;
     }
-    list::print_one(&super::find(&args.branch)?, args.json)
+    list::print_one(&super::find(&name)?, args.json)
 }
 
 /// `branch stop`.
 pub fn stop(args: &StopBranch) -> Result<()> {
-    let branch = super::find(&args.branch)?;
+    let name = dataset(&args.branch)?;
+    let _turn = turn::of(&name)?;
+    let branch = super::find(&name)?;
     if branch.figures.mounted.is_none() || !server::stop(&branch, false)? {
         eprintln!("pagefold: the server of branch {} does not run", branch.name);
     }
