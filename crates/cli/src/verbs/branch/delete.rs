@@ -9,7 +9,7 @@ use pagefold_server::operations::Operation;
 
 use super::record::Options;
 use super::settings::Settings;
-use super::{create, server, turn};
+use super::{create, server, turn, unfinished};
 use crate::args::DeleteBranch;
 use crate::datasets;
 use crate::verbs::dataset::dataset;
@@ -17,7 +17,11 @@ use crate::verbs::dataset::dataset;
 /// Stops the server, unmounts, and destroys the branch and the snapshot that was made for it.
 pub fn run(args: &DeleteBranch) -> Result<()> {
     let name = dataset(&args.branch)?;
-    let _turn = turn::of(&name)?;
+    let turn = turn::of(&name)?;
+    // If it was never finished, nothing else is to be done.
+    if unfinished::tidy(&turn, &name)? && !is_there(&name)? {
+        return Ok(());
+    }
     let branch = super::find(&name)?;
     let mut what = vec![branch.name.path.clone()];
     if let Some(origin) = branch.origin()
@@ -54,6 +58,10 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
         ))),
         _ => Ok(()),
     }
+}
+
+fn is_there(name: &Name) -> Result<bool> {
+    Ok(datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == name.path))
 }
 
 /// Returns true if a dataset has snapshots, or datasets below it.

@@ -4,7 +4,8 @@
 //! the pool. How its server is started (which programs, settings, user) does not travel: each machine keeps that for
 //! itself ([`settings`]). Whether its server runs is asked of the kernel ([`process`]), not of a file.
 //!
-//! What changes a branch waits for its turn ([`turn`]), and looks at the branch only then.
+//! What changes a branch waits for its turn ([`turn`]), and looks at the branch only then. What a command was killed
+//! over is removed by the next one ([`unfinished`]).
 //!
 //! Production must not notice. Five rules:
 //! 1. Nothing outside of the branch's mount is written: data directories from which a link leads out are refused
@@ -33,6 +34,7 @@ pub(super) mod server;
 mod settings;
 mod start;
 mod turn;
+mod unfinished;
 
 use std::path::{Path, PathBuf};
 
@@ -151,17 +153,23 @@ fn is_own(snapshot: &Name) -> Result<bool> {
     Ok(local(&properties::values(snapshot)?, record::OWN).is_some())
 }
 
-/// Makes a snapshot of a dataset as it is now, for the branch `path`, under a name that is free.
-fn own_snapshot(dataset: &Name, path: &str) -> Result<Name> {
+/// Returns what the names of snapshots that are made for the branch `path` begin with.
+fn own_snapshot_base(path: &str) -> String {
+    format!("branch-{}", path.replace('/', "-"))
+}
+
+/// Makes a snapshot of a dataset as it is now, for the branch `path`, under a name that is free. It is marked as what `verb`
+/// has begun.
+fn own_snapshot(dataset: &Name, path: &str, verb: &str) -> Result<Name> {
     let taken = datasets::of_pool(&dataset.pool)?;
-    let base = format!("branch-{}", path.replace('/', "-"));
+    let base = own_snapshot_base(path);
     let named = |n: u32| if n == 1 { base.clone() } else { format!("{base}-{n}") };
     let of = |name: String| Name::new(&dataset.pool, &format!("{}@{name}", dataset.path));
     let free = |name: &Name| !taken.iter().any(|figures| figures.path == name.path);
     let snapshot = (1..=u32::MAX).map(|n| of(named(n))).find(free);
     let snapshot =
         snapshot.ok_or_else(|| Failure::new(format!("no name is left for a snapshot of {dataset}")))?;
-    let properties = vec![(record::OWN.to_owned(), path.to_owned())];
+    let properties = vec![(record::OWN.to_owned(), path.to_owned()), unfinished::mark(verb)];
     let operation =
         Operation::Snapshot { snapshots: vec![snapshot.path.clone()], recursive: false, properties };
     datasets::perform(&dataset.pool, operation)?;

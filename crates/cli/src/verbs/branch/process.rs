@@ -105,7 +105,11 @@ pub fn end(data: &DataDir, signal: Signal, patience: Duration) -> Result<bool> {
         Err(error) => return Err(Failure::new(format!("{}: {error}", what()))),
     }
     let left = Timespec::try_from(patience).context(what)?;
-    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left)).context(what)?;
+    match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left)) {
+        // A signal may come while it waits.
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(Failure::new(format!("{}: {error}", what()))),
+    }
     // Its children may take a moment longer.
     while let Some(left) = server_of(data) {
         if started.elapsed() > patience {

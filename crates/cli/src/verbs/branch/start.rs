@@ -3,14 +3,15 @@
 use pagefold_server::failure::{Failure, Result};
 
 use super::record::Options;
-use super::{list, process, server, turn};
+use super::{list, process, reset, server, turn, unfinished};
 use crate::args::{StartBranch, StopBranch};
 use crate::verbs::dataset::dataset;
 
 /// `branch start`.
 pub fn start(args: &StartBranch) -> Result<()> {
     let name = dataset(&args.branch)?;
-    let _turn = turn::of(&name)?;
+    let turn = turn::of(&name)?;
+    unfinished::tidy(&turn, &name)?;
     let mut branch = super::find(&name)?;
     if branch.record.options == Options::default() && super::has_foreign_options(&branch.name)? {
         eprintln!(
@@ -20,6 +21,9 @@ pub fn start(args: &StartBranch) -> Result<()> {
     }
     if branch.figures.mounted.is_none() {
         branch.figures.mounted = Some(super::mount(&branch.name, None)?);
+    }
+    if unfinished::is_half_reset(&branch)? {
+        branch = reset::finish(&branch.name, &branch.record, &branch.mounted()?)?;
     }
     let mut record = branch.record.clone();
     record.options.update(&args.server)?;
