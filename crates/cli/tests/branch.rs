@@ -6,14 +6,16 @@ mod common;
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{chown, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use common::{Sandbox, assert_failure, can_mount, outcome, signal, wait_until};
 use rustix::fs::{FlockOperation, flock};
+use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -450,6 +452,59 @@ fn a_reset_that_was_killed_is_finished_or_undone_by_the_next_command() {
     assert!(data.join("PG_VERSION").exists());
     assert!(!data.join("pg_replslot/slot").exists(), "it still has what production's server had");
     assert!(!sandbox.ok(&["get", "all", "tank/x"]).contains("unfinished"));
+    sandbox.ok(&["branch", "delete", "tank/x"]);
+    only_production_is_there(&sandbox);
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_branch_that_others_use_keeps_its_server() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    sandbox.ok(&["branch", "create", "tank/prod", "x"]);
+    fs::set_permissions(sandbox.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    // It has the name of a server, works in the data directory and belongs to its owner.
+    let program = sandbox.dir("bin").join("postgres");
+    assert!(Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap().success());
+    let serve = || {
+        let mut command = Command::new(&program);
+        command.arg("600").uid(OWNER).gid(OWNER).current_dir(sandbox.path("prod-x/data"));
+        Running(command.spawn().unwrap())
+    };
+    let mut server = serve();
+    let state = || branches(&sandbox)[0]["state"].clone();
+    assert_eq!(state(), "running");
+    let mut user = Command::new("/bin/sleep");
+    let user = Running(user.arg("600").current_dir(sandbox.path("prod-x")).spawn().unwrap());
+    for verb in ["reset", "delete"] {
+        let words = ["branch", verb, "tank/x"];
+        let held = format!("process {} (sleep): current directory", user.0.id());
+        refused(&sandbox, &words, 1, &["prod-x is in use", &held, "the branch's server goes on"]);
+        assert!(server.0.try_wait().unwrap().is_none() && state() == "running");
+    }
+    drop((user, server));
+    // Another mount is seen only when the branch is unmounted.
+    let below = sandbox.dir("prod-x/below");
+    for verb in ["reset", "delete"] {
+        let _server = serve();
+        rustix::mount::mount("none", &below, "tmpfs", MountFlags::empty(), None).unwrap();
+        let words = ["branch", verb, "tank/x"];
+        refused(&sandbox, &words, 1, &["is mounted below it", "stopped", "pagefold branch start tank/x"]);
+        assert!(state() == "stopped" && branches(&sandbox)[0]["mounted"].is_string());
+        rustix::mount::unmount(&below, UnmountFlags::empty()).unwrap();
+    }
+    let _server = serve();
     sandbox.ok(&["branch", "delete", "tank/x"]);
     only_production_is_there(&sandbox);
 }

@@ -41,15 +41,15 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
             .hint(format!("with all that is in it: pagefold branch delete -r {}", branch.name)),
         false => failure,
     })?;
-    if let Some(dir) = &branch.figures.mounted {
-        server::stop(&branch, true)?;
-        super::unmount(&branch.name)?;
+    let ran = server::end(&branch)?;
+    super::destroy(&branch.name.pool, what, args.recursive)
+        .map_err(|failure| server::resume(&branch, ran, failure))?;
+    if let Some(dir) = &branch.figures.mounted
+        && branch.record.made_mountpoint
+    {
         // The directory stays if something else has been put into it.
-        if branch.record.made_mountpoint {
-            let _kept_if_not_empty = create::remove_dir(dir);
-        }
+        let _kept_if_not_empty = create::remove_dir(dir);
     }
-    super::destroy(&branch.name.pool, what, args.recursive)?;
     Settings::open()?.set(&branch.name, &Options::default())?;
     match fs::remove_file(server::log_of(&branch.name)?) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::new(format!(

@@ -14,7 +14,7 @@ use pagefold_server::operations::Operation;
 use pagefold_server::props;
 
 use super::record::Record;
-use super::{Branch, create, list, process, server, turn, unfinished};
+use super::{Branch, create, list, server, turn, unfinished};
 use crate::args::ResetBranch;
 use crate::datasets;
 use crate::interrupt::Interrupt;
@@ -62,12 +62,14 @@ pub fn run(args: &ResetBranch) -> Result<()> {
     };
     let replaced = replace(&branch, &origin, &to, &aside, &mut made, &interrupt);
     let running = replaced.inspect_err(|_| made.undo(&name))?;
-    let dir = super::mount(&name, branch.figures.mounted.as_deref())?;
-    let branch = finish(&name, &branch.record, &dir)?;
+    let finished = super::mount(&name, branch.figures.mounted.as_deref())
+        .and_then(|dir| finish(&name, &branch.record, &dir));
+    let branch = finished.map_err(|failure| stays_stopped(&name, &failure))?;
     unfinished::finish(&made.snapshot)?;
     match interrupt.release() {
         Err(_) if running => return Err(start_is_left(&name)),
-        _ if running => server::start(&name, &branch.record, &server::data_of(&branch)?)?,
+        _ if running => server::start(&name, &branch.record, &server::data_of(&branch)?)
+            .map_err(|failure| stays_stopped(&name, &failure))?,
         _ => {}
     }
     list::print_one(&branch, args.json)
@@ -79,6 +81,14 @@ pub fn finish(name: &Name, record: &Record, dir: &Path) -> Result<Branch> {
     super::store(name, &record)?;
     unfinished::finish([name])?;
     super::find(name)
+}
+
+/// Adds to a failure that the branch is there, and how its server is started.
+fn stays_stopped(name: &Name, failure: &Failure) -> Failure {
+    let advice = failure.advice().map(|advice| format!("\n  {advice}")).unwrap_or_default();
+    Failure::new(failure.what()).hint(format!(
+        "branch {name} was reset, and its server is stopped: pagefold branch start {name}{advice}"
+    ))
 }
 
 fn start_is_left(name: &Name) -> Failure {
@@ -126,8 +136,9 @@ fn replace(
         return Err(hint.into_iter().fold(Failure::new(what), Failure::hint));
     }
     interrupt.check()?;
-    let running = end(branch)?;
-    super::destroy(&name.pool, going, true)?;
+    let running = server::end(branch)?;
+    let gone = interrupt.check().and_then(|()| super::destroy(&name.pool, going, true));
+    gone.map_err(|failure| server::resume(branch, running, failure))?;
     perform(Operation::Rename { from: aside.path.clone(), to: name.path.clone() }).map_err(|failure| {
         Failure::new(failure.what())
             .hint(format!("the branch is there under another name: pagefold rename {aside} {name}"))
@@ -187,19 +198,6 @@ fn refuse_kept(branch: &Branch, recursive: bool) -> Result<()> {
         branch.name, first.name
     ))
     .hint(format!("to lose them: pagefold branch reset -r {}", branch.name)))
-}
-
-/// Stops the server and unmounts; returns true if the server ran.
-fn end(branch: &Branch) -> Result<bool> {
-    if branch.figures.mounted.is_none() {
-        return Ok(false);
-    }
-    let data = server::data_of(branch)?;
-    let ran = process::server_of(&data).is_some();
-    drop(data);
-    server::stop(branch, true)?;
-    super::unmount(&branch.name)?;
-    Ok(ran)
 }
 
 /// Returns the settable properties that are set on the branch itself.
