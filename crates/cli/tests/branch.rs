@@ -306,6 +306,25 @@ fn commands_on_one_branch_take_turns() {
 }
 
 #[test]
+fn branches_are_listed_while_one_is_reset() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    sandbox.ok(&["branch", "create", "tank/prod", "x"]);
+    thread::scope(|scope| {
+        let resets = scope.spawn(|| {
+            for _ in 0..15 {
+                sandbox.ok(&["branch", "reset", "--latest", "tank/x"]);
+            }
+        });
+        while !resets.is_finished() {
+            sandbox.ok(&["branch", "list"]);
+        }
+    });
+}
+
+#[test]
 fn a_branch_waits_for_no_turn_of_another_one() {
     if !can_mount() {
         return;

@@ -120,26 +120,41 @@ fn all(pool: &str) -> Result<Vec<Branch>> {
         datasets::of_pool(pool)?.into_iter().filter(|figures| !figures.is_snapshot).collect();
     let mut branches = Vec::new();
     let settings = Settings::open()?;
-    let mut keep = |figures: DatasetFigures, values: &[PropertyValue]| {
+    let mut keep = |(figures, values): (DatasetFigures, Option<Vec<PropertyValue>>)| {
+        let Some(values) = values else { return };
         let name = Name::new(pool, &figures.path);
-        match record(&name, values, &settings) {
+        match record(&name, &values, &settings) {
             Ok(Some(record)) => branches.push(Branch { name, figures, record }),
             Ok(None) => {}
             Err(failure) => eprintln!("pagefold: {}: {failure}", figures.name),
         }
     };
     let ask = |client: &mut Client| {
-        let values = |figures: &DatasetFigures| datasets::properties_asked(client, &figures.path);
+        let values = |figures: &DatasetFigures| {
+            unless_gone(&Name::new(pool, &figures.path), || datasets::properties_asked(client, &figures.path))
+        };
         figures.iter().map(values).collect::<Result<Vec<_>>>()
     };
     let look = |known: &Known| {
         pools::look_offline(known, |pool| {
-            figures.iter().map(|figures| dataset_properties::all(pool, &figures.path, &[])).collect()
+            let values =
+                |figures: &DatasetFigures| dataset_properties::all(pool, &figures.path, &[]).map(Some);
+            figures.iter().map(values).collect()
         })
     };
     let values = target::ask_or_look(pool, ask, look)?;
-    figures.into_iter().zip(values).for_each(|(figures, values)| keep(figures, &values));
+    figures.into_iter().zip(values).for_each(&mut keep);
     Ok(branches)
+}
+
+/// Returns what `ask` tells of a dataset or snapshot; `None` if that is gone, since commands on other branches go on
+/// meanwhile. One that a reset replaces is gone for a moment.
+fn unless_gone<T>(name: &Name, mut ask: impl FnMut() -> Result<T>) -> Result<Option<T>> {
+    if let Ok(told) = ask() {
+        return Ok(Some(told));
+    }
+    let all = datasets::of_pool(&name.pool)?;
+    if all.iter().any(|figures| figures.path == name.path) { ask().map(Some) } else { Ok(None) }
 }
 
 /// Returns the property that is set on the dataset or snapshot itself.

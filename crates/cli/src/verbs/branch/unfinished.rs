@@ -110,7 +110,7 @@ fn tidy_snapshots(name: &Name) -> Result<bool> {
             continue;
         }
         let snapshot = Name::new(&name.pool, &figures.path);
-        let values = properties::values(&snapshot)?;
+        let Some(values) = super::unless_gone(&snapshot, || properties::values(&snapshot))? else { continue };
         if local(&values, record::OWN) == Some(name.path.as_str()) && local(&values, MARK).is_some() {
             super::destroy(&name.pool, vec![figures.path], false)?;
             eprintln!("pagefold: destroyed {snapshot}, which a branch command that was killed had left");
