@@ -13,7 +13,7 @@
 //! mountpoint, bind_mount   directories to mount on; a second mount of a dataset
 //! backup_errors, failures   errors of repositories, with advice; what failed while others went on
 //! timestamp, table, progress   times, tables and progress, as people read them
-//! signature, file_lock, allocator   what else is on a device; locks of files; the allocator
+//! signature, file_lock, interrupt, allocator   what else is on a device; locks of files; signals; the allocator
 //! ```
 
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
@@ -30,6 +30,7 @@ mod failures;
 mod file_lock;
 mod fstab;
 mod help;
+mod interrupt;
 mod mount_helper;
 mod mount_lookup;
 mod mount_users;

@@ -43,6 +43,14 @@ pub fn of_device(device: (u32, u32)) -> Vec<MountUser> {
     of_processes(device, |_, link| device_of(link) == Some(device))
 }
 
+/// Returns the processes that use the file system with this device number in this mount namespace, where its mount
+/// cannot be taken away as long as they do.
+pub fn of_device_here(device: (u32, u32)) -> Vec<MountUser> {
+    let own = namespace("self");
+    let is_here = |user: &MountUser| user.pid.is_some_and(|pid| namespace(&pid.to_string()) == own);
+    of_device(device).into_iter().filter(is_here).collect()
+}
+
 /// Returns the other mount namespaces that have the file system with this device number: a process of each, and the
 /// directory there.
 pub fn elsewhere(device: (u32, u32)) -> Vec<MountUser> {
@@ -199,6 +207,7 @@ mod tests {
         let device = file.metadata().unwrap().dev();
         let device = (rustix::fs::major(device), rustix::fs::minor(device));
         assert!(own(&of_device(device)).is_some(), "by its device, wherever it is mounted");
+        assert!(own(&of_device_here(device)).is_some());
     }
 
     #[test]

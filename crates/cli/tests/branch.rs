@@ -5,10 +5,18 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::{chown, symlink};
+use std::io::Read;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use common::{Sandbox, assert_failure, can_mount};
+use common::{Sandbox, assert_failure, can_mount, outcome, signal, wait_until};
+use rustix::fs::{FlockOperation, flock};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Nobody's number, and not root's.
@@ -271,4 +279,251 @@ fn a_control_file_that_is_not_sound_says_nothing() {
     let told = sandbox.json(&["branch", "create", "tank/prod", "x"]);
     assert_eq!((&told["lsn"], &told["checkpoint_lsn"]), (&Value::Null, &Value::Null));
     assert!(sandbox.ok(&["branch", "list", "-H"]).contains("\t-\tstopped\t"));
+}
+
+#[test]
+fn commands_on_one_branch_take_turns() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    sandbox.ok(&["branch", "create", "tank/prod", "x"]);
+    for _ in 0..5 {
+        let started: Vec<_> = (0..3)
+            .map(|_| sandbox.command(&["branch", "reset", "--latest", "tank/x"]))
+            .map(|mut command| command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+            .collect();
+        for child in started {
+            let output = outcome(child);
+            assert!(output.status.success(), "{}", output.stderr);
+        }
+        assert_eq!(names(&sandbox, "dataset"), ["tank", "tank/prod", "tank/x"]);
+        assert_eq!(names(&sandbox, "snapshot").len(), 1);
+    }
+    // Nothing is left of the turns.
+    let mut left = fs::read_dir(sandbox.path("run")).unwrap().flatten();
+    assert!(!left.any(|file| file.path().extension().is_some_and(|end| end == "turn")));
+}
+
+#[test]
+fn branches_are_listed_while_one_is_reset() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    sandbox.ok(&["branch", "create", "tank/prod", "x"]);
+    thread::scope(|scope| {
+        let resets = scope.spawn(|| {
+            for _ in 0..15 {
+                sandbox.ok(&["branch", "reset", "--latest", "tank/x"]);
+            }
+        });
+        while !resets.is_finished() {
+            sandbox.ok(&["branch", "list"]);
+        }
+    });
+}
+
+#[test]
+fn a_branch_waits_for_no_turn_of_another_one() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    for name in ["x", "y"] {
+        sandbox.ok(&["branch", "create", "tank/prod", name]);
+    }
+    let path = sandbox.path("run/branch-tank+x.turn");
+    let turn = fs::File::create(&path).unwrap();
+    flock(&turn, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let mut waiting = sandbox.command(&["branch", "delete", "tank/x"]);
+    let mut waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    sandbox.ok(&["branch", "delete", "tank/y"]);
+    let mut told = [0; 9];
+    waiting.stderr.as_mut().unwrap().read_exact(&mut told).unwrap();
+    assert_eq!(&told, b"pagefold:", "it says that it waits");
+    assert!(branches(&sandbox).len() == 1 && waiting.try_wait().unwrap().is_none());
+    // Whoever had the turn takes its file away: the next turn is that of another file.
+    fs::remove_file(&path).unwrap();
+    drop(turn);
+    let output = outcome(waiting);
+    assert!(output.status.success() && output.stderr.contains("another command on branch tank/x"));
+    assert!(branches(&sandbox).is_empty() && !path.exists());
+}
+
+/// Starts a command that waits when the branch `x` has been mounted and not recorded, as long as the returned file lives.
+fn create_that_waits(sandbox: &Sandbox) -> (Child, fs::File) {
+    let ports = fs::File::create(sandbox.path("run/branch-ports")).unwrap();
+    flock(&ports, FlockOperation::LockExclusive).unwrap();
+    let child = started(sandbox, &["branch", "create", "tank/prod", "x", "--set", "work_mem=1MB"]);
+    wait_until(|| sandbox.path("prod-x/data/PG_VERSION").exists());
+    (child, ports)
+}
+
+fn started(sandbox: &Sandbox, words: &[&str]) -> Child {
+    sandbox.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn send(child: &Child, number: Signal) {
+    signal(i32::try_from(child.id()).unwrap(), number);
+}
+
+#[track_caller]
+fn only_production_is_there(sandbox: &Sandbox) {
+    assert_eq!(names(sandbox, "dataset"), ["tank", "tank/prod"]);
+    assert_eq!(names(sandbox, "snapshot"), [""; 0]);
+    assert!(!sandbox.path("prod-x").exists());
+}
+
+#[test]
+fn a_branch_that_was_interrupted_is_undone() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    for number in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let (child, ports) = create_that_waits(&sandbox);
+        send(&child, number);
+        drop(ports);
+        assert_failure(&outcome(child), 1, &["it was interrupted", "undone"]);
+        only_production_is_there(&sandbox);
+    }
+    sandbox.ok(&["branch", "create", "tank/prod", "x"]);
+    for delay in 0..12 {
+        let child = started(&sandbox, &["branch", "reset", "--latest", "tank/x"]);
+        thread::sleep(Duration::from_millis(delay * 5));
+        send(&child, Signal::INT);
+        let _done_or_undone = outcome(child);
+        assert_eq!(names(&sandbox, "dataset"), ["tank", "tank/prod", "tank/x"]);
+        assert_eq!(names(&sandbox, "snapshot").len(), 1);
+        assert!(branches(&sandbox)[0]["mounted"].is_string());
+    }
+}
+
+#[test]
+fn pieces_of_a_create_that_was_killed_are_removed_by_the_next_command() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    let killed = || {
+        let (child, ports) = create_that_waits(&sandbox);
+        send(&child, Signal::KILL);
+        drop((outcome(child), ports));
+        assert!(branches(&sandbox).is_empty() && names(&sandbox, "dataset").contains(&"tank/x".into()));
+    };
+    killed();
+    let again = sandbox.run(&["branch", "create", "tank/prod", "x"]);
+    assert!(again.status.success() && again.stderr.contains("destroyed tank/x,"), "{}", again.stderr);
+    assert_eq!(names(&sandbox, "snapshot"), ["tank/prod@branch-x"]);
+    assert!(!sandbox.ok(&["get", "all", "tank/x", "tank/prod@branch-x"]).contains("unfinished"));
+    sandbox.ok(&["branch", "delete", "tank/x"]);
+    killed();
+    sandbox.ok(&["branch", "delete", "tank/x"]);
+    only_production_is_there(&sandbox);
+    for delay in 0..12 {
+        let mut child = started(&sandbox, &["branch", "create", "tank/prod", "x"]);
+        thread::sleep(Duration::from_millis(delay * 5));
+        child.kill().unwrap();
+        drop(outcome(child));
+        // The pool's server may be mounting it just then.
+        wait_until(|| {
+            let deleted = sandbox.run(&["branch", "delete", "tank/x"]);
+            deleted.status.success() || deleted.stderr.contains("there is no dataset tank/x")
+        });
+        let _made_by_whom_was_killed = fs::remove_dir(sandbox.path("prod-x"));
+        only_production_is_there(&sandbox);
+    }
+}
+
+#[test]
+fn a_reset_that_was_killed_is_finished_or_undone_by_the_next_command() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    sandbox.ok(&["branch", "create", "tank/prod", "x"]);
+    let reset = ["branch", "reset", "--latest", "tank/x"];
+    for delay in 0..16 {
+        let mut child = started(&sandbox, &reset);
+        thread::sleep(Duration::from_millis(delay * 5));
+        child.kill().unwrap();
+        drop(outcome(child));
+        // The pool's server may be mounting it just then.
+        wait_until(|| sandbox.run(&reset).status.success());
+        assert_eq!(names(&sandbox, "dataset"), ["tank", "tank/prod", "tank/x"]);
+        assert_eq!(names(&sandbox, "snapshot").len(), 1);
+        assert!(!sandbox.ok(&["get", "all", "tank/x"]).contains("unfinished"));
+    }
+    // It waits when the branch has its new content, and has not been mounted.
+    let mounting = fs::File::create(sandbox.path("run/tank.mounting")).unwrap();
+    flock(&mounting, FlockOperation::LockExclusive).unwrap();
+    let origin = branches(&sandbox)[0]["origin"].clone();
+    let mut child = started(&sandbox, &reset);
+    wait_until(|| {
+        let all = branches(&sandbox);
+        all.len() == 1 && all[0]["name"] == "tank/x" && all[0]["origin"] != origin
+    });
+    child.kill().unwrap();
+    drop((outcome(child), mounting));
+    assert_failure(&sandbox.run(&["branch", "start", "tank/x"]), 1, &["no postgres of PostgreSQL 97"]);
+    let data = sandbox.path("prod-x/data");
+    assert!(data.join("PG_VERSION").exists());
+    assert!(!data.join("pg_replslot/slot").exists(), "it still has what production's server had");
+    assert!(!sandbox.ok(&["get", "all", "tank/x"]).contains("unfinished"));
+    sandbox.ok(&["branch", "delete", "tank/x"]);
+    only_production_is_there(&sandbox);
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_branch_that_others_use_keeps_its_server() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    sandbox.ok(&["branch", "create", "tank/prod", "x"]);
+    fs::set_permissions(sandbox.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    // It has the name of a server, works in the data directory and belongs to its owner.
+    let program = sandbox.dir("bin").join("postgres");
+    assert!(Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap().success());
+    let serve = || {
+        let mut command = Command::new(&program);
+        command.arg("600").uid(OWNER).gid(OWNER).current_dir(sandbox.path("prod-x/data"));
+        Running(command.spawn().unwrap())
+    };
+    let mut server = serve();
+    let state = || branches(&sandbox)[0]["state"].clone();
+    assert_eq!(state(), "running");
+    let mut user = Command::new("/bin/sleep");
+    let user = Running(user.arg("600").current_dir(sandbox.path("prod-x")).spawn().unwrap());
+    for verb in ["reset", "delete"] {
+        let words = ["branch", verb, "tank/x"];
+        let held = format!("process {} (sleep): current directory", user.0.id());
+        refused(&sandbox, &words, 1, &["prod-x is in use", &held, "the branch's server goes on"]);
+        assert!(server.0.try_wait().unwrap().is_none() && state() == "running");
+    }
+    drop((user, server));
+    // Another mount is seen only when the branch is unmounted.
+    let below = sandbox.dir("prod-x/below");
+    for verb in ["reset", "delete"] {
+        let _server = serve();
+        rustix::mount::mount("none", &below, "tmpfs", MountFlags::empty(), None).unwrap();
+        let words = ["branch", verb, "tank/x"];
+        refused(&sandbox, &words, 1, &["is mounted below it", "stopped", "pagefold branch start tank/x"]);
+        assert!(state() == "stopped" && branches(&sandbox)[0]["mounted"].is_string());
+        rustix::mount::unmount(&below, UnmountFlags::empty()).unwrap();
+    }
+    let _server = serve();
+    sandbox.ok(&["branch", "delete", "tank/x"]);
+    only_production_is_there(&sandbox);
 }

@@ -10,7 +10,6 @@ pub(super) mod temporary;
 pub(super) mod view;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use pagefold_basebackup::compress::{Compression, Method};
@@ -22,26 +21,28 @@ use pagefold_server::raw::shown;
 use pagefold_server::{raw, units};
 use rustix::io::Errno;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::source::SourceSpec;
 use self::temporary::Temporary;
 use self::view::View;
 use super::print_json;
 use crate::args::{BaseFormat, Basebackup};
+use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::table::printable;
 
 /// Makes a base backup.
 pub fn run(args: &Basebackup) -> Result<()> {
-    let (stop, progress) = (Arc::new(AtomicBool::new(false)), Progress::bytes("reading"));
+    let (interrupt, progress) = (Interrupt::default(), Progress::bytes("reading"));
     let report = |done, total| progress.at(done, total);
-    let options = options(args, &stop, &report)?;
+    let options = options(args, interrupt.flag(), &report)?;
     if let Some(folder) = &options.to {
         refuse_full(folder)?;
     }
     let wanted = SourceSpec::of(args)?;
-    catch_signals(&stop)?;
+    // The reader of standard output may go away.
+    crate::ignore_sigpipe();
+    interrupt.catch()?;
     view::unmount_left_behind()?;
     temporary::destroy_left_behind(&wanted.dataset)?;
     let told_server = args.server || args.dbname.is_some();
@@ -140,18 +141,6 @@ fn refuse_full(folder: &Path) -> Result<()> {
             .hint("a backup goes into an empty directory, or one that is not there yet")),
         Err(error) => Err(Failure::new(format!("cannot write a backup to {}: {error}", shown(folder)))),
     }
-}
-
-/// Catches signals: the first one lets the unfinished backup be removed, the second one ends the process at once.
-fn catch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
-    // The reader of standard output may go away.
-    crate::ignore_sigpipe();
-    for number in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register_conditional_default(number, Arc::clone(stop))
-            .and_then(|_| signal_hook::flag::register(number, Arc::clone(stop)))
-            .context(|| "cannot catch signals".into())?;
-    }
-    Ok(())
 }
 
 /// Backs up a snapshot without asking a server; returns the snapshot's name.

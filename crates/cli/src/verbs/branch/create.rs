@@ -11,11 +11,12 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::data::{self, DataDir};
-use super::record::{Options, Position, Product, Record};
+use super::record::{MADE_DIR, Options, Position, Product, Record};
 use super::settings::Settings;
-use super::{branch_name, list, mariadb, ports, postgres, process, server};
+use super::{branch_name, list, mariadb, ports, postgres, process, server, turn, unfinished};
 use crate::args::CreateBranch;
 use crate::datasets::{self, DatasetFigures};
+use crate::interrupt::Interrupt;
 
 /// Parts of a branch that have been made so far, so that they can be undone.
 #[derive(Default)]
@@ -32,15 +33,20 @@ pub fn run(args: &CreateBranch) -> Result<()> {
     let name = branch_name(&source, &args.name)?;
     let mut options = Options::default();
     options.update(&args.server)?;
+    let turn = turn::of(&name)?;
+    unfinished::tidy(&turn, &name)?;
     let figures = datasets::find(&source)?;
     refuse_taken(&name)?;
     let place = BranchMountpoint::choose(&figures, &name, args.mountpoint.as_deref())?;
+    let interrupt = Interrupt::default();
+    interrupt.catch()?;
     let mut made = PartialBranch::default();
-    if let Err(failure) = make(args, &source, &name, &place, options, &mut made) {
+    let done = make(args, &source, &name, &place, options, &mut made, &interrupt);
+    if let Err(failure) = done.and_then(|()| interrupt.release()) {
         made.undo();
         return Err(failure);
     }
-    let branch = super::find(&name.to_string())?;
+    let branch = super::find(&name)?;
     if args.start {
         let started = server::start(&name, &branch.record, &server::data_of(&branch)?);
         started.map_err(|failure| {
@@ -126,7 +132,7 @@ fn beside(of: Option<&DatasetFigures>, name: &Name, last: &str) -> Result<PathBu
     })
 }
 
-/// Makes snapshot, clone and mount, and records what is found there.
+/// Makes snapshot, clone and mount, and records what is found there. Fails between two steps if a signal has come.
 fn make(
     args: &CreateBranch,
     source: &Name,
@@ -134,34 +140,40 @@ fn make(
     place: &BranchMountpoint,
     options: Options,
     made: &mut PartialBranch,
+    interrupt: &Interrupt,
 ) -> Result<()> {
     let snapshot = if source.is_snapshot() {
         source.clone()
     } else {
-        let own = super::own_snapshot(source, &name.path)?;
+        let own = super::own_snapshot(source, &name.path, unfinished::CREATE)?;
         made.snapshot = Some(own.clone());
         own
     };
+    interrupt.check()?;
     // Snapshots by an inherited policy would be in the way of the branch's reset and its end; so would those of
     // backups.
     let none = |name: &str| (name.to_owned(), "none".to_owned());
     let mut properties = vec![none(retention::POLICY), none(pagefold_server::backups::BACKUP)];
+    properties.push(unfinished::mark(unfinished::CREATE));
+    let makes_dir = walk::reach(&place.dir).is_err();
+    properties.extend(makes_dir.then(|| (MADE_DIR.to_owned(), "yes".to_owned())));
     properties.extend(place.property.iter().map(|dir| ("mountpoint".to_owned(), dir.clone())));
     datasets::perform(
         &name.pool,
         Operation::Clone { snapshot: snapshot.path, path: name.path.clone(), properties },
     )?;
     made.dataset = Some(name.clone());
-    made.dir = walk::reach(&place.dir).is_err().then(|| place.dir.clone());
+    interrupt.check()?;
+    made.dir = makes_dir.then(|| place.dir.clone());
     let dir = super::mount(name, place.said.then_some(&place.dir))?;
     made.mounted = true;
+    interrupt.check()?;
     let found = data::choose(source, &dir, args.data.as_deref())?;
     let turn = ports::turn()?;
     let port = match args.server.port {
         Some(port) => port,
         None => ports::choose(&turn, found.product)?,
     };
-    let made_mountpoint = made.dir.is_some();
     let data = found.relative;
     let record = look(
         &dir,
@@ -172,10 +184,11 @@ fn make(
             port,
             position: Position::default(),
             options,
-            made_mountpoint,
+            made_mountpoint: makes_dir,
         },
     )?;
-    super::store(name, &record)
+    super::store(name, &record)?;
+    unfinished::finish(made.snapshot.iter().chain([name]))
 }
 
 /// Looks at the data directory of a branch that has just been made: which version it has, and where it is in its log.

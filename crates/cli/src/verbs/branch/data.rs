@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use pagefold_server::names::Name;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::path::Arg;
 
 use super::record::Product;
 use crate::table::printable;
@@ -31,6 +32,27 @@ const INSIDE: ResolveFlags =
 /// Flags as in `INSIDE`, except that links are followed that do not lead out.
 const WITHIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
+
+/// Largest number of attempts to open a path.
+const ATTEMPTS_MAX: u32 = 10_000;
+
+/// Opens a path as `resolve` allows. The kernel refuses a path with `..` in it, or a link to such a path, whenever
+/// anything is renamed or mounted on this machine meanwhile, and says that it is to be tried again.
+fn open_at(
+    dir: impl AsFd,
+    path: impl Arg + Copy,
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    for _ in 1..ATTEMPTS_MAX {
+        match rustix::fs::openat2(&dir, path, flags, mode, resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => std::thread::yield_now(),
+            opened => return opened,
+        }
+    }
+    rustix::fs::openat2(dir, path, flags, mode, resolve)
+}
 
 /// A data directory of a database, below a mount.
 #[derive(Debug)]
@@ -65,7 +87,7 @@ impl DataDir {
             || format!("cannot open the data directory {}", printable(&pagefold_server::raw::text(&path)));
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let root = open_root(mount)?;
-        let fd = rustix::fs::openat2(&root, relative, flags, Mode::empty(), INSIDE).map_err(|error| {
+        let fd = open_at(&root, relative, flags, Mode::empty(), INSIDE).map_err(|error| {
             let failure = Failure::new(format!("{}: {error}", opening()));
             match error {
                 Errno::LOOP | Errno::XDEV => failure.hint("links on the way to it are not followed"),
@@ -80,7 +102,7 @@ impl DataDir {
 
     fn open_file(&self, name: &str) -> Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        match rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), INSIDE) {
+        match open_at(&self.fd, name, flags, Mode::empty(), INSIDE) {
             Ok(fd) => Ok(Some(File::from(fd))),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(error) => Err(Failure::new(format!("cannot open {}: {error}", self.shown(name)))),
@@ -98,7 +120,7 @@ impl DataDir {
     /// Connects to a socket in the directory; its server has to answer within `patience`.
     pub fn connect(&self, name: &str, patience: Duration) -> io::Result<UnixStream> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let found = rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), INSIDE)?;
+        let found = open_at(&self.fd, name, flags, Mode::empty(), INSIDE)?;
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // The timeouts come before the connect: the listener may accept nothing.
@@ -135,7 +157,7 @@ impl DataDir {
         self.remove_file(&new)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let fd = rustix::fs::openat2(&self.fd, &new, flags, mode, INSIDE).context(writing)?;
+        let fd = open_at(&self.fd, &new, flags, mode, INSIDE).context(writing)?;
         let owner = (rustix::fs::Uid::from_raw(self.uid), rustix::fs::Gid::from_raw(self.gid));
         rustix::fs::fchown(&fd, Some(owner.0), Some(owner.1)).context(writing)?;
         let mut file = File::from(fd);
@@ -154,7 +176,7 @@ impl DataDir {
     pub fn clear_dir(&self, name: &str) -> Result<()> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let failed = |error: Errno| Failure::new(format!("cannot clear {}: {error}", self.shown(name)));
-        let dir = match rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), INSIDE) {
+        let dir = match open_at(&self.fd, name, flags, Mode::empty(), INSIDE) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(failed(error)),
@@ -164,7 +186,7 @@ impl DataDir {
                 rustix::fs::unlinkat(&dir, &entry, AtFlags::empty()).map_err(failed)?;
                 continue;
             }
-            let inner = rustix::fs::openat2(&dir, &entry, flags, Mode::empty(), INSIDE).map_err(failed)?;
+            let inner = open_at(&dir, &entry, flags, Mode::empty(), INSIDE).map_err(failed)?;
             for (file, _) in entries(&inner).map_err(failed)? {
                 rustix::fs::unlinkat(&inner, &file, AtFlags::empty()).map_err(failed)?;
             }
@@ -184,7 +206,7 @@ impl DataDir {
         // The directory around it belongs to somebody else: the new one is opened and checked before it is given away,
         // since another may be in its place.
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), INSIDE).context(making)?;
+        let dir = open_at(&self.fd, name, flags, Mode::empty(), INSIDE).context(making)?;
         let found = rustix::fs::fstat(&dir).context(making)?;
         if found.st_uid != rustix::process::geteuid().as_raw() || !entries(&dir).context(making)?.is_empty() {
             return Err(Failure::new(format!("{}: somebody has changed it meanwhile", making())));
@@ -196,7 +218,7 @@ impl DataDir {
     /// Opens the entry `name`; links that stay within the mount are followed.
     fn open_within(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if self.relative == "." { name.to_owned() } else { format!("{}/{name}", self.relative) };
-        rustix::fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), WITHIN)
+        open_at(&self.root, &path, flags | OFlags::CLOEXEC, Mode::empty(), WITHIN)
     }
 
     /// Returns the names in a directory of it (`.` for itself), sorted. A link is followed if it leads to a place in
@@ -216,9 +238,17 @@ impl DataDir {
 
     /// Fails if `name` is a link that leads out of the mount: a server would write there, outside of the branch.
     pub fn check_stays(&self, name: &str) -> Result<()> {
-        if kind_of(&self.fd, name) != Some(FileType::Symlink) || self.open_within(name, OFlags::PATH).is_ok()
-        {
+        if kind_of(&self.fd, name) != Some(FileType::Symlink) {
             return Ok(());
+        }
+        match self.open_within(name, OFlags::PATH) {
+            Ok(_) => return Ok(()),
+            // It leads out, or nowhere.
+            Err(Errno::XDEV | Errno::LOOP | Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) => {
+                return Err(Failure::new(format!("cannot follow the link {}: {error}", self.shown(name)))
+                    .hint("try again"));
+            }
         }
         let target = rustix::fs::readlinkat(&self.fd, name, Vec::new()).unwrap_or_default();
         Err(Failure::new(format!(
@@ -240,7 +270,7 @@ impl DataDir {
 /// Returns the type of a directory's entry; no link is followed.
 fn kind_of(dir: &OwnedFd, name: &str) -> Option<FileType> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let found = rustix::fs::openat2(dir, name, flags, Mode::empty(), INSIDE).ok()?;
+    let found = open_at(dir, name, flags, Mode::empty(), INSIDE).ok()?;
     Some(FileType::from_raw_mode(rustix::fs::fstat(found).ok()?.st_mode))
 }
 
@@ -321,7 +351,7 @@ pub fn find(mount: &Path) -> Result<Vec<Found>> {
         let path = if relative == "." { mount.to_owned() } else { mount.join(&relative) };
         let listing = || format!("cannot list {}", printable(&pagefold_server::raw::text(&path)));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = match rustix::fs::openat2(&root, relative.as_str(), flags, Mode::empty(), INSIDE) {
+        let dir = match open_at(&root, relative.as_str(), flags, Mode::empty(), INSIDE) {
             Ok(dir) => dir,
             // Another mount lies there, or somebody has just put something else there.
             Err(Errno::XDEV | Errno::LOOP | Errno::NOENT | Errno::NOTDIR) => continue,
@@ -431,6 +461,31 @@ mod tests {
         }
         assert!(data.clear_dir("out").is_err());
         assert!(outside.path().join("secret").exists());
+    }
+
+    #[test]
+    fn links_are_followed_whatever_is_renamed_meanwhile() {
+        let (dir, busy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        touch(dir.path(), &["data/file", "space/file"]);
+        std::os::unix::fs::symlink("../space", dir.path().join("data/link")).unwrap();
+        touch(busy.path(), &["a"]);
+        let (a, b) = (busy.path().join("a"), busy.path().join("b"));
+        let data = DataDir::open(dir.path(), "data").unwrap();
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                    fs::rename(&a, &b).and_then(|()| fs::rename(&b, &a)).unwrap();
+                }
+            });
+            let outcome = (0..20_000).try_for_each(|_| {
+                data.check_stays("link")?;
+                data.names("link").map(drop)
+            });
+            ended.store(true, std::sync::atomic::Ordering::Relaxed);
+            outcome
+        });
+        outcome.unwrap();
     }
 
     #[test]

@@ -9,13 +9,20 @@ use pagefold_server::operations::Operation;
 
 use super::record::Options;
 use super::settings::Settings;
-use super::{create, server};
+use super::{create, server, turn, unfinished};
 use crate::args::DeleteBranch;
 use crate::datasets;
+use crate::verbs::dataset::dataset;
 
 /// Stops the server, unmounts, and destroys the branch and the snapshot that was made for it.
 pub fn run(args: &DeleteBranch) -> Result<()> {
-    let branch = super::find(&args.branch)?;
+    let name = dataset(&args.branch)?;
+    let turn = turn::of(&name)?;
+    // If it was never finished, nothing else is to be done.
+    if unfinished::tidy(&turn, &name)? && !is_there(&name)? {
+        return Ok(());
+    }
+    let branch = super::find(&name)?;
     let mut what = vec![branch.name.path.clone()];
     if let Some(origin) = branch.origin()
         && super::is_own(&origin)?
@@ -34,15 +41,15 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
             .hint(format!("with all that is in it: pagefold branch delete -r {}", branch.name)),
         false => failure,
     })?;
-    if let Some(dir) = &branch.figures.mounted {
-        server::stop(&branch, true)?;
-        super::unmount(&branch.name)?;
+    let ran = server::end(&branch)?;
+    super::destroy(&branch.name.pool, what, args.recursive)
+        .map_err(|failure| server::resume(&branch, ran, failure))?;
+    if let Some(dir) = &branch.figures.mounted
+        && branch.record.made_mountpoint
+    {
         // The directory stays if something else has been put into it.
-        if branch.record.made_mountpoint {
-            let _kept_if_not_empty = create::remove_dir(dir);
-        }
+        let _kept_if_not_empty = create::remove_dir(dir);
     }
-    super::destroy(&branch.name.pool, what, args.recursive)?;
     Settings::open()?.set(&branch.name, &Options::default())?;
     match fs::remove_file(server::log_of(&branch.name)?) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::new(format!(
@@ -51,6 +58,10 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
         ))),
         _ => Ok(()),
     }
+}
+
+fn is_there(name: &Name) -> Result<bool> {
+    Ok(datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == name.path))
 }
 
 /// Returns true if a dataset has snapshots, or datasets below it.

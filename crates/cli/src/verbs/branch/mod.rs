@@ -4,6 +4,9 @@
 //! the pool. How its server is started (which programs, settings, user) does not travel: each machine keeps that for
 //! itself ([`settings`]). Whether its server runs is asked of the kernel ([`process`]), not of a file.
 //!
+//! What changes a branch waits for its turn ([`turn`]), and looks at the branch only then. What a command was killed
+//! over is removed by the next one ([`unfinished`]).
+//!
 //! Production must not notice. Five rules:
 //! 1. Nothing outside of the branch's mount is written: data directories from which a link leads out are refused
 //!    ([`data`]).
@@ -30,6 +33,8 @@ mod reset;
 pub(super) mod server;
 mod settings;
 mod start;
+mod turn;
+mod unfinished;
 
 use std::path::{Path, PathBuf};
 
@@ -83,15 +88,14 @@ impl Branch {
 }
 
 /// Finds the branch of this name.
-fn find(word: &str) -> Result<Branch> {
-    let name = super::dataset::dataset(word)?;
-    let figures = datasets::find(&name)?;
-    let record = record(&name, &properties::values(&name)?, &Settings::open()?)?;
+fn find(name: &Name) -> Result<Branch> {
+    let figures = datasets::find(name)?;
+    let record = record(name, &properties::values(name)?, &Settings::open()?)?;
     let Some(record) = record else {
         return Err(Failure::new(format!("{name} is not a branch"))
             .hint(format!("see which there are: pagefold branch list {}", name.pool)));
     };
-    Ok(Branch { name, figures, record })
+    Ok(Branch { name: name.clone(), figures, record })
 }
 
 /// Returns the record of a branch, from its properties and the settings that this machine keeps.
@@ -116,26 +120,41 @@ fn all(pool: &str) -> Result<Vec<Branch>> {
         datasets::of_pool(pool)?.into_iter().filter(|figures| !figures.is_snapshot).collect();
     let mut branches = Vec::new();
     let settings = Settings::open()?;
-    let mut keep = |figures: DatasetFigures, values: &[PropertyValue]| {
+    let mut keep = |(figures, values): (DatasetFigures, Option<Vec<PropertyValue>>)| {
+        let Some(values) = values else { return };
         let name = Name::new(pool, &figures.path);
-        match record(&name, values, &settings) {
+        match record(&name, &values, &settings) {
             Ok(Some(record)) => branches.push(Branch { name, figures, record }),
             Ok(None) => {}
             Err(failure) => eprintln!("pagefold: {}: {failure}", figures.name),
         }
     };
     let ask = |client: &mut Client| {
-        let values = |figures: &DatasetFigures| datasets::properties_asked(client, &figures.path);
+        let values = |figures: &DatasetFigures| {
+            unless_gone(&Name::new(pool, &figures.path), || datasets::properties_asked(client, &figures.path))
+        };
         figures.iter().map(values).collect::<Result<Vec<_>>>()
     };
     let look = |known: &Known| {
         pools::look_offline(known, |pool| {
-            figures.iter().map(|figures| dataset_properties::all(pool, &figures.path, &[])).collect()
+            let values =
+                |figures: &DatasetFigures| dataset_properties::all(pool, &figures.path, &[]).map(Some);
+            figures.iter().map(values).collect()
         })
     };
     let values = target::ask_or_look(pool, ask, look)?;
-    figures.into_iter().zip(values).for_each(|(figures, values)| keep(figures, &values));
+    figures.into_iter().zip(values).for_each(&mut keep);
     Ok(branches)
+}
+
+/// Returns what `ask` tells of a dataset or snapshot; `None` if that is gone, since commands on other branches go on
+/// meanwhile. One that a reset replaces is gone for a moment.
+fn unless_gone<T>(name: &Name, mut ask: impl FnMut() -> Result<T>) -> Result<Option<T>> {
+    if let Ok(told) = ask() {
+        return Ok(Some(told));
+    }
+    let all = datasets::of_pool(&name.pool)?;
+    if all.iter().any(|figures| figures.path == name.path) { ask().map(Some) } else { Ok(None) }
 }
 
 /// Returns the property that is set on the dataset or snapshot itself.
@@ -149,17 +168,23 @@ fn is_own(snapshot: &Name) -> Result<bool> {
     Ok(local(&properties::values(snapshot)?, record::OWN).is_some())
 }
 
-/// Makes a snapshot of a dataset as it is now, for the branch `path`, under a name that is free.
-fn own_snapshot(dataset: &Name, path: &str) -> Result<Name> {
+/// Returns what the names of snapshots that are made for the branch `path` begin with.
+fn own_snapshot_base(path: &str) -> String {
+    format!("branch-{}", path.replace('/', "-"))
+}
+
+/// Makes a snapshot of a dataset as it is now, for the branch `path`, under a name that is free. It is marked as what `verb`
+/// has begun.
+fn own_snapshot(dataset: &Name, path: &str, verb: &str) -> Result<Name> {
     let taken = datasets::of_pool(&dataset.pool)?;
-    let base = format!("branch-{}", path.replace('/', "-"));
+    let base = own_snapshot_base(path);
     let named = |n: u32| if n == 1 { base.clone() } else { format!("{base}-{n}") };
     let of = |name: String| Name::new(&dataset.pool, &format!("{}@{name}", dataset.path));
     let free = |name: &Name| !taken.iter().any(|figures| figures.path == name.path);
     let snapshot = (1..=u32::MAX).map(|n| of(named(n))).find(free);
     let snapshot =
         snapshot.ok_or_else(|| Failure::new(format!("no name is left for a snapshot of {dataset}")))?;
-    let properties = vec![(record::OWN.to_owned(), path.to_owned())];
+    let properties = vec![(record::OWN.to_owned(), path.to_owned()), unfinished::mark(verb)];
     let operation =
         Operation::Snapshot { snapshots: vec![snapshot.path.clone()], recursive: false, properties };
     datasets::perform(&dataset.pool, operation)?;

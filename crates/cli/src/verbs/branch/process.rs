@@ -55,6 +55,13 @@ impl Processes {
         let is_child = |of: &Serving| all.iter().any(|other| other.pid == of.parent);
         all.iter().find(|process| !is_child(process)).map(|process| process.pid)
     }
+
+    /// Returns true if a process belongs to the server of a data directory: it serves, or was started by one that does.
+    pub fn belongs_to(&self, data: &DataDir, pid: i32) -> bool {
+        let Some(all) = self.by_directory.get(&(data.identity, data.uid)) else { return false };
+        let above = std::iter::successors(Some(pid), |pid| parent_of(*pid).filter(|parent| *parent > 0));
+        above.into_iter().any(|pid| all.iter().any(|serving| serving.pid == pid))
+    }
 }
 
 /// Returns the working directory, user and parent of a process that runs a server's program.
@@ -68,9 +75,12 @@ fn serving(pid: i32) -> Option<((u64, u64), u32, i32)> {
     }
     let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
     let directory = directory(&format!("/proc/{pid}/cwd"))?;
+    Some((directory, uid, parent_of(pid)?))
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
-    Some((directory, uid, parent))
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Returns the device and inode number as the kernel knows them. The server of the file system is not asked, since it
@@ -105,7 +115,11 @@ pub fn end(data: &DataDir, signal: Signal, patience: Duration) -> Result<bool> {
         Err(error) => return Err(Failure::new(format!("{}: {error}", what()))),
     }
     let left = Timespec::try_from(patience).context(what)?;
-    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left)).context(what)?;
+    match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left)) {
+        // A signal may come while it waits.
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(Failure::new(format!("{}: {error}", what()))),
+    }
     // Its children may take a moment longer.
     while let Some(left) = server_of(data) {
         if started.elapsed() > patience {

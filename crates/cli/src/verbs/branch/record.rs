@@ -22,7 +22,8 @@ const CHECKPOINT_LSN: &str = "branch:checkpoint-lsn";
 const SYSTEM: &str = "branch:system";
 /// Property in which earlier versions kept how a server is started. A pool no longer says that.
 pub const OPTIONS: &str = "branch:options";
-const MADE_DIR: &str = "branch:made-mountpoint";
+/// Property that says that the mount point was made for the branch.
+pub const MADE_DIR: &str = "branch:made-mountpoint";
 
 /// The product whose data a branch has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

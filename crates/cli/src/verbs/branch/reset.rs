@@ -1,8 +1,11 @@
 //! `branch reset`: makes a branch what a snapshot is.
 //!
 //! A new clone is made beside the branch, then the old one is destroyed and the new one takes its name. So at each
-//! moment there is a branch: after a crash in between, the new one may still be called `NAME.reset`. Obstacles are
-//! reported before the server ends; what was made until then is undone.
+//! moment there is a branch: after a crash in between, the new one may still be called `NAME.reset`, until the next
+//! command on the branch ([`unfinished`]). Obstacles are reported before the server ends; what was made until then is
+//! undone. A signal is an obstacle until the old one is destroyed; after that, the rest is done first.
+
+use std::path::Path;
 
 use pagefold_server::control::ValueSource;
 use pagefold_server::failure::{Failure, Result};
@@ -11,22 +14,34 @@ use pagefold_server::operations::Operation;
 use pagefold_server::props;
 
 use super::record::Record;
-use super::{Branch, create, list, process, server};
+use super::{Branch, create, list, server, turn, unfinished};
 use crate::args::ResetBranch;
 use crate::datasets;
+use crate::interrupt::Interrupt;
+use crate::verbs::dataset::{dataset, same_pool, snapshot_name};
 use crate::verbs::properties;
+
+/// Parts of a reset that this process has made so far, so that they can be undone.
+#[derive(Default)]
+struct PartialReset {
+    snapshot: Option<Name>,
+    clone: Option<Name>,
+}
 
 /// Resets a branch.
 pub fn run(args: &ResetBranch) -> Result<()> {
-    let branch = super::find(&args.branch)?;
+    let name = dataset(&args.branch)?;
+    let turn = turn::of(&name)?;
+    unfinished::tidy(&turn, &name)?;
+    let branch = super::find(&name)?;
     let origin = branch.origin().ok_or_else(|| {
         Failure::new(format!("{} is not a clone any more, and there is nothing to go back to", branch.name))
             .hint("to go back to a snapshot of its own: pagefold rollback")
     })?;
     let to = match &args.to {
         Some(word) => {
-            let to = crate::verbs::dataset::snapshot_name(word)?;
-            crate::verbs::dataset::same_pool(&branch.name, &to)?;
+            let to = snapshot_name(word)?;
+            same_pool(&branch.name, &to)?;
             datasets::find(&to)?;
             Some(to)
         }
@@ -38,48 +53,92 @@ pub fn run(args: &ResetBranch) -> Result<()> {
     }
     refuse_kept(&branch, args.recursive)?;
     let aside = aside(&branch.name)?;
-    let of = Name::new(&origin.pool, origin.dataset());
-    let made = args.latest.then(|| super::own_snapshot(&of, &branch.name.path)).transpose()?;
-    let to = made.clone().or(to).unwrap_or_else(|| origin.clone());
-    let running = replace(&branch, &origin, &to, &aside).inspect_err(|_| undo(&branch.name, &aside, made))?;
-    let dir = super::mount(&branch.name, branch.figures.mounted.as_deref())?;
-    let record = create::look(&dir, Record { ..branch.record.clone() })?;
-    super::store(&branch.name, &record)?;
-    let branch = super::find(&args.branch)?;
-    if running {
-        server::start(&branch.name, &branch.record, &server::data_of(&branch)?)?;
+    let interrupt = Interrupt::default();
+    interrupt.catch()?;
+    let mut made = PartialReset::default();
+    let to = match to {
+        None if args.latest => made.snapshot_of(&Name::new(&origin.pool, origin.dataset()), &name)?,
+        to => to.unwrap_or_else(|| origin.clone()),
+    };
+    let replaced = replace(&branch, &origin, &to, &aside, &mut made, &interrupt);
+    let running = replaced.inspect_err(|_| made.undo(&name))?;
+    let finished = super::mount(&name, branch.figures.mounted.as_deref())
+        .and_then(|dir| finish(&name, &branch.record, &dir));
+    let branch = finished.map_err(|failure| stays_stopped(&name, &failure))?;
+    unfinished::finish(&made.snapshot)?;
+    match interrupt.release() {
+        Err(_) if running => return Err(start_is_left(&name)),
+        _ if running => server::start(&name, &branch.record, &server::data_of(&branch)?)
+            .map_err(|failure| stays_stopped(&name, &failure))?,
+        _ => {}
     }
     list::print_one(&branch, args.json)
 }
 
-/// Returns the name of the new clone until it takes that of the branch.
+/// Readies a branch that has become another snapshot, and is mounted at `dir`, for its server.
+pub fn finish(name: &Name, record: &Record, dir: &Path) -> Result<Branch> {
+    let record = create::look(dir, record.clone())?;
+    super::store(name, &record)?;
+    unfinished::finish([name])?;
+    super::find(name)
+}
+
+/// Adds to a failure that the branch is there, and how its server is started.
+fn stays_stopped(name: &Name, failure: &Failure) -> Failure {
+    let advice = failure.advice().map(|advice| format!("\n  {advice}")).unwrap_or_default();
+    Failure::new(failure.what()).hint(format!(
+        "branch {name} was reset, and its server is stopped: pagefold branch start {name}{advice}"
+    ))
+}
+
+fn start_is_left(name: &Name) -> Failure {
+    Failure::new(format!("it was interrupted: branch {name} was reset, and its server was not started again"))
+        .hint(format!("start it: pagefold branch start {name}"))
+}
+
+/// Returns the name of the new clone, which must be free.
 fn aside(name: &Name) -> Result<Name> {
-    let aside = Name::new(&name.pool, &format!("{}.reset", name.path));
+    let aside = unfinished::aside(name);
     if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == aside.path) {
         return Err(Failure::new(format!(
             "there is a dataset {aside} already, and the reset needs that name"
         ))
-        .hint(format!("if a reset that was killed has left it: pagefold destroy -r {aside}")));
+        .hint(format!(
+            "if a reset of an earlier version of pagefold was killed and has left it: pagefold destroy -r {aside}"
+        )));
     }
     Ok(aside)
 }
 
 /// Puts a branch onto another snapshot: a new clone takes its name and all that was set on it. Returns true if its
 /// server ran; the branch is not mounted afterwards.
-fn replace(branch: &Branch, origin: &Name, to: &Name, aside: &Name) -> Result<bool> {
+fn replace(
+    branch: &Branch,
+    origin: &Name,
+    to: &Name,
+    aside: &Name,
+    made: &mut PartialReset,
+    interrupt: &Interrupt,
+) -> Result<bool> {
     let (name, perform) = (&branch.name, |operation| datasets::perform(&branch.name.pool, operation));
     let mut going = vec![name.path.clone()];
     if to != origin && is_needless(origin)? {
         going.push(origin.path.clone());
     }
-    let properties = local(name)?;
+    interrupt.check()?;
+    let mut properties = local(name)?;
+    properties.retain(|(property, _)| property != unfinished::MARK);
+    properties.push(unfinished::mark(unfinished::RESET));
     perform(Operation::Clone { snapshot: to.path.clone(), path: aside.path.clone(), properties })?;
+    made.clone = Some(aside.clone());
     let asked = perform(Operation::Destroy { what: going.clone(), recursive: true, dry_run: true })?;
     if let Some((what, hint)) = asked.blocked {
         return Err(hint.into_iter().fold(Failure::new(what), Failure::hint));
     }
-    let running = end(branch)?;
-    super::destroy(&name.pool, going, true)?;
+    interrupt.check()?;
+    let running = server::end(branch)?;
+    let gone = interrupt.check().and_then(|()| super::destroy(&name.pool, going, true));
+    gone.map_err(|failure| server::resume(branch, running, failure))?;
     perform(Operation::Rename { from: aside.path.clone(), to: name.path.clone() }).map_err(|failure| {
         Failure::new(failure.what())
             .hint(format!("the branch is there under another name: pagefold rename {aside} {name}"))
@@ -94,15 +153,23 @@ fn is_needless(origin: &Name) -> Result<bool> {
     Ok(super::is_own(origin)? && figures.clones.len() == 1 && figures.holds.is_empty())
 }
 
-/// Destroys what a reset that failed has made, unless it is all that is left of the branch.
-fn undo(name: &Name, aside: &Name, made: Option<Name>) {
-    if datasets::find(name).is_err() {
-        return;
+impl PartialReset {
+    /// Makes the snapshot that the branch becomes.
+    fn snapshot_of(&mut self, dataset: &Name, branch: &Name) -> Result<Name> {
+        let snapshot = super::own_snapshot(dataset, &branch.path, unfinished::RESET)?;
+        self.snapshot = Some(snapshot.clone());
+        Ok(snapshot)
     }
-    let made_clone = datasets::find(aside).is_ok().then(|| aside.clone());
-    for made in made_clone.into_iter().chain(made) {
-        if let Err(failure) = super::destroy(&made.pool, vec![made.path.clone()], false) {
-            eprintln!("pagefold: not undone: {failure}");
+
+    /// Destroys what has been made, unless it is all that is left of the branch.
+    fn undo(&self, branch: &Name) {
+        if datasets::find(branch).is_err() {
+            return;
+        }
+        for made in self.clone.iter().chain(&self.snapshot) {
+            if let Err(failure) = super::destroy(&made.pool, vec![made.path.clone()], false) {
+                eprintln!("pagefold: not undone: {failure}");
+            }
         }
     }
 }
@@ -131,19 +198,6 @@ fn refuse_kept(branch: &Branch, recursive: bool) -> Result<()> {
         branch.name, first.name
     ))
     .hint(format!("to lose them: pagefold branch reset -r {}", branch.name)))
-}
-
-/// Stops the server and unmounts; returns true if the server ran.
-fn end(branch: &Branch) -> Result<bool> {
-    if branch.figures.mounted.is_none() {
-        return Ok(false);
-    }
-    let data = server::data_of(branch)?;
-    let ran = process::server_of(&data).is_some();
-    drop(data);
-    server::stop(branch, true)?;
-    super::unmount(&branch.name)?;
-    Ok(ran)
 }
 
 /// Returns the settable properties that are set on the branch itself.

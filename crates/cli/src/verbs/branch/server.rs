@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::files;
+use pagefold_server::mounts::{self, MountEntry};
 use pagefold_server::names::Name;
 use rustix::process::Signal;
 
@@ -14,6 +15,8 @@ use super::owner::Owner;
 use super::postgres::Goal;
 use super::record::{Product, Record};
 use super::{Branch, mariadb, ports, postgres, process};
+use crate::datasets;
+use crate::mount_users::{self, MountUser};
 use crate::verbs::mount::{open_log, tail};
 
 /// Longest time a server may take until it answers, recovery included.
@@ -44,6 +47,75 @@ pub(super) fn stop(branch: &Branch, at_once: bool) -> Result<bool> {
         (Product::MariaDb, true) => (Signal::KILL, KILL_PATIENCE),
     };
     process::end(&data, signal, patience)
+}
+
+/// Ends the server of a branch whose data is to go, and unmounts the branch. Returns true if the server ran.
+///
+/// Errors: others use the mount. Then the branch stays mounted, and its server goes on or is started again.
+pub(super) fn end(branch: &Branch) -> Result<bool> {
+    if branch.figures.mounted.is_none() {
+        return Ok(false);
+    }
+    refuse_used(branch)?;
+    let ran = stop(branch, true)?;
+    super::unmount(&branch.name).map_err(|failure| resume(branch, ran, failure))?;
+    Ok(ran)
+}
+
+/// Fails if the server of a branch runs, and others have files open or work in what would be unmounted with it.
+fn refuse_used(branch: &Branch) -> Result<()> {
+    let (data, processes) = (data_of(branch)?, process::Processes::now());
+    if processes.server_of(&data).is_none() {
+        return Ok(());
+    }
+    let own = i32::try_from(std::process::id()).ok();
+    let is_other = |user: &MountUser| {
+        let pid = user.pid.and_then(|pid| i32::try_from(pid).ok());
+        pid != own && pid.is_some_and(|pid| !processes.belongs_to(&data, pid))
+    };
+    let goes = |mount: &MountEntry| {
+        Name::parse(&mount.source)
+            .is_ok_and(|of| of.pool == branch.name.pool && of.is_within(&branch.name.path))
+    };
+    for mount in mounts::ours()?.iter().filter(|mount| goes(mount)) {
+        let users: Vec<MountUser> =
+            mount_users::of_device_here(mount.device).into_iter().filter(is_other).collect();
+        if !users.is_empty() {
+            return Err(Failure::new(format!("{} is in use", process::shown(&mount.dir))).hint(format!(
+                "it is held by\n{}\n  end what uses it, then try again; nothing was changed, and the branch's server goes on",
+                mount_users::text(&users)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Mounts a branch again after something failed that [`end`] was for, and starts its server again if it ran. Returns
+/// the failure, which then also tells what became of the server.
+pub(super) fn resume(branch: &Branch, ran: bool, failure: Failure) -> Failure {
+    if branch.figures.mounted.is_none() {
+        return failure;
+    }
+    let name = &branch.name;
+    let again = || -> Result<()> {
+        let dir = match datasets::find(name)?.mounted {
+            Some(dir) => dir,
+            None => super::mount(name, branch.figures.mounted.as_deref())?,
+        };
+        if ran { start(name, &branch.record, &DataDir::open(&dir, &branch.record.data)?) } else { Ok(()) }
+    };
+    let told = match again() {
+        Ok(()) if ran => "its server was stopped for that, and started again".to_owned(),
+        Ok(()) => return failure,
+        Err(other) => {
+            format!(
+                "branch {name} was stopped for that; start it again: pagefold branch start {name} ({})",
+                other.what()
+            )
+        }
+    };
+    let advice = failure.advice().map(|advice| format!("{advice}\n  ")).unwrap_or_default();
+    Failure::new(failure.what()).hint(format!("{advice}{told}"))
 }
 
 /// Returns the path of the log to which the server's messages go.
