@@ -79,6 +79,47 @@ fn snapshots_are_mounted_and_seen_in_the_mount_and_never_change() {
 }
 
 #[test]
+fn du_sees_files_of_snapshots_below_the_mount_and_fold_refuses_them() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool();
+    sandbox.ok(&["mount", "tank", "a"]);
+    fs::write(sandbox.path("a/first"), rows(0, 20_000)).unwrap();
+    fs::write(sandbox.path("a/other"), rows(7, 9_000)).unwrap();
+    sandbox.ok(&["snapshot", "tank@one"]);
+    fs::write(sandbox.path("a/first"), rows(3, 40_000)).unwrap();
+    sandbox.ok(&["snapshot", "tank@two"]);
+    fs::remove_file(sandbox.path("a/first")).unwrap();
+    let total = |words: &[&str]| sandbox.json(&[&["du"], words].concat())["total"].clone();
+    let sum = |name: &str, all: &[&Value]| all.iter().map(|of| of[name].as_u64().unwrap()).sum::<u64>();
+    for words in [&["-s"][..], &["--pages"], &["--codecs"]] {
+        let below = |dir: &str| total(&[words, &[dir]].concat());
+        let [one, two] = ["one", "two"].map(|name| {
+            sandbox.ok(&["mount", &format!("tank@{name}"), "b"]);
+            let mounted = below("b");
+            sandbox.ok(&["unmount", "b"]);
+            assert_eq!(below(&format!("a/.pagefold/snapshot/{name}")), mounted, "{words:?}");
+            mounted
+        });
+        let both = below("a/.pagefold/snapshot");
+        for name in ["logical_bytes", "stored_bytes"] {
+            assert!(
+                sum(name, &[&one]) > 0 && sum(name, &[&two]) > sum(name, &[&one]),
+                "{words:?} {one} {two}"
+            );
+            assert_eq!(sum(name, &[&both]), sum(name, &[&one, &two]), "{words:?} {name}");
+        }
+    }
+    let pages = sandbox.json(&["du", "--pages", "a/.pagefold/snapshot/one/first"]);
+    assert!(pages["lines"][0]["pages"]["sampled_pages"].as_u64() > Some(0), "{pages}");
+    sandbox.ok(&["mount", "tank@one", "b"]);
+    for file in ["a/.pagefold/snapshot/one/first", "b/first"] {
+        assert_failure(&sandbox.run(&["fold", file]), 1, &["tank@one", "pagefold fold tank"]);
+    }
+}
+
+#[test]
 fn clone_rollback_promote_rename_hold() {
     if !can_mount() {
         return;

@@ -120,6 +120,18 @@ impl SnapshotTree {
         Self { places: Mutex::new(places), ..Self::new(snapshots) }
     }
 
+    /// Returns the file that a node of this mount stands for if it lies in a snapshot: the snapshot's number, its file
+    /// system, and the file's inode there. `None` for nodes elsewhere, and for those of a snapshot that is gone.
+    pub fn file(&self, node: u64) -> Option<(u64, Arc<Fs>, Ino)> {
+        let place = (node >> INO_BITS) as u16;
+        if is_live(node) || place == SYNTHETIC {
+            return None;
+        }
+        let places = self.places.lock();
+        let number = places.numbers.get(usize::from(place) - 1).copied()?;
+        Some((number, self.at(&places, place).ok()?, Ino(node & INO_MASK)))
+    }
+
     /// Closes a snapshot: nobody can look into it any more, and what was open answers ESTALE. Returns true when no
     /// request reads it, or false if one still does after ten seconds.
     pub fn close(&self, number: u64) -> bool {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use self::snapdir::SnapshotsOf;
-use super::export::{Export, ExportSource, ExportState, FrontEnd, MountRequest, StopMode};
+use super::export::{Export, ExportSource, ExportState, FrontEnd, MountRequest, StopMode, VersionFile};
 use crate::failure::{Context, Result};
 use crate::mounter::{MounterClient, TakeoverMounter};
 use crate::mountopts::MountOptions;
@@ -166,6 +166,10 @@ impl Export for FuseMount {
 
     fn files(&self) -> Option<&Arc<Fs>> {
         Some(&self.fs)
+    }
+
+    fn file_in_snapshot(&self, ino: u64) -> Option<VersionFile> {
+        self.tree.file(ino).map(|(version, fs, ino)| VersionFile { version, fs, ino })
     }
 
     fn set_read_only(&self, on: bool) {
