@@ -80,7 +80,9 @@ fn mount(args: &Mount, plan: &MountPlan) -> Result<()> {
         match client.ask_telling(&request, None, &mut || print_why_it_waits(pool, &name, &server)) {
             Ok(Reply::Done {}) => return Ok(()),
             Ok(Reply::There { dir, device, read_only }) => {
-                let there = bind_mount::ExistingMount { name: &name, dir: &dir, device, read_only };
+                let stays_read_only = super::remount::why_not_writable(&mut client, device);
+                let there =
+                    bind_mount::ExistingMount { name: &name, dir: &dir, device, read_only, stays_read_only };
                 return bind_mount::mount(&there, &plan.wanted.dir, &plan.wanted.options);
             }
             Ok(Reply::Waiting { devices }) => return Err(still_used(&name, &devices)),
