@@ -246,9 +246,9 @@ impl Executor<'_> {
         let later: Vec<&Listed> = listed.iter().filter(later).collect();
         if let (Some(first), false) = (later.first(), newer) {
             return Err(Failure::new(format!(
-                "{} has {} snapshots newer than {}, the first of them {}",
+                "{} has {} newer than {}; the first is {}",
                 self.full(dataset),
-                later.len(),
+                units::counted(later.len() as u64, "snapshot"),
                 self.full(snapshot),
                 self.full(&first.path)
             ))
