@@ -196,6 +196,11 @@ pub(crate) trait Export: Send + Sync {
     /// Returns the state that the next server needs.
     fn hand_over(&self) -> ExportState;
 
+    /// Returns how many files of a snapshot clients have open below the directory that shows it.
+    fn open_files(&self, _id: u64) -> u64 {
+        0
+    }
+
     /// Ends all reading of a snapshot that is to be destroyed. Returns false if requests read it just now.
     fn close_snapshot(&self, _id: u64) -> bool {
         true

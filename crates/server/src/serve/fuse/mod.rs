@@ -195,6 +195,10 @@ impl Export for FuseMount {
         ExportState { connection: device, place: dir, device: device_minor, detail }
     }
 
+    fn open_files(&self, id: u64) -> u64 {
+        self.tree.open_files(id)
+    }
+
     fn close_snapshot(&self, id: u64) -> bool {
         self.tree.close(id)
     }
