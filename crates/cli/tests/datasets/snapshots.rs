@@ -235,8 +235,19 @@ fn snapshots_are_made_by_policy() {
     );
     // One that has another name is no longer ours.
     sandbox.ok(&["rename", &made, "mine"]);
+    // One with an open file stays until that is closed.
+    let monthly = of("tank/db")[0].clone();
+    let shown_at = sandbox.path("a/.pagefold/snapshot").join(&monthly["tank/db@".len()..]);
+    let open = fs::File::open(shown_at.join("file")).unwrap();
     sandbox.ok(&["policy", "tank/db", "daily=0,monthly=0"]);
-    wait_until(|| names(&sandbox, "snapshot").len() == 3);
+    sandbox.ok(&["policy", "tank", "daily=7,monthly=0"]);
+    wait_until(|| of("tank").len() == 1);
+    assert_eq!(of("tank/db"), [monthly]);
+    drop(open);
+    wait_until(|| {
+        sandbox.ok(&["policy", "tank/db", "daily=0,monthly=0"]);
+        of("tank/db").is_empty()
+    });
     assert_eq!(names(&sandbox, "snapshot").last().unwrap(), "tank/db@mine");
     sandbox.ok(&["unmount", "tank"]);
 }
