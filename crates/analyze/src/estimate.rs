@@ -45,6 +45,12 @@ impl Estimate {
         Self { total: self.total + other.total, variance: self.variance + other.variance }
     }
 
+    /// Returns the same estimate of a total that is known to be `bytes` at most.
+    #[must_use]
+    pub fn at_most(self, bytes: u64) -> Self {
+        Self { total: self.total.min(bytes as f64), ..self }
+    }
+
     /// Returns the estimated total, in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {

@@ -49,7 +49,7 @@ pub struct FileReport {
     pub pages: u64,
     /// Number of those pages that were tried.
     pub tried_pages: u64,
-    /// Bytes of pages that are not all zeros.
+    /// Bytes of pages that are not all zeros, up to the end of the file.
     pub logical: Estimate,
     /// Bytes of their records, and of the file's model.
     pub stored: Estimate,
@@ -106,7 +106,8 @@ pub(crate) fn look(found: &Found, options: &Options, shared: Option<&Model>) -> 
         recordsize_bytes,
         pages,
         tried_pages: tried.stored.len() as u64,
-        logical,
+        // The last page may reach beyond the end of the file.
+        logical: logical.at_most(found.size_bytes),
         stored: of(&tried.stored).plus(Estimate::exact(model_bytes)),
         metadata: Estimate::exact(FILE_OVERHEAD_BYTES + records * PAGE_OVERHEAD_BYTES),
         model_bytes,

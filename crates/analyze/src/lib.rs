@@ -21,7 +21,7 @@ pub use estimate::Estimate;
 pub use file::FileReport;
 pub use kind::Kind;
 pub use report::{Finding, Report, Totals, analyze};
-pub use walk::{Found, walk};
+pub use walk::{Found, Walked, walk};
 
 use pagefold_engine::record::Compression;
 

@@ -18,7 +18,7 @@ pub struct Totals {
     pub files: u64,
     /// Sum of their lengths.
     pub size_bytes: u64,
-    /// Bytes of pages that are not all zeros.
+    /// Bytes of pages that are not all zeros, up to the end of each file: the upper side of every ratio.
     pub logical: Estimate,
     /// Bytes of these pages' records, and of models.
     pub stored: Estimate,
@@ -100,6 +100,8 @@ pub struct Report {
     pub files: Vec<FileReport>,
     /// Other things that would change.
     pub findings: Vec<Finding>,
+    /// Sentences about symbolic links that were not followed.
+    pub notes: Vec<String>,
     /// Problems with files that could not be read, and are not in the report.
     pub problems: Vec<String>,
 }
@@ -159,7 +161,15 @@ fn summarize(compression: Compression, files: Vec<FileReport>, problems: Vec<Str
     }
     kinds.retain(|(kind, _)| files.iter().any(|file| file.kind == *kind));
     let findings = findings(&files);
-    Report { compression: compression.to_string(), total, kinds, files, findings, problems }
+    Report {
+        compression: compression.to_string(),
+        total,
+        kinds,
+        files,
+        findings,
+        notes: Vec::new(),
+        problems,
+    }
 }
 
 fn findings(reports: &[FileReport]) -> Vec<Finding> {

@@ -30,9 +30,9 @@ fn options(compression: Compression) -> Options {
 }
 
 fn predict(dir: &TempDir, options: &Options) -> Report {
-    let (files, problems) = walk(&[dir.path().to_path_buf()], || {}).unwrap();
-    assert_eq!(problems, Vec::<String>::new());
-    analyze(&files, options, |_| {})
+    let walked = walk(&[dir.path().to_path_buf()], || {}).unwrap();
+    assert_eq!((walked.problems, walked.notes), (vec![], vec![]));
+    analyze(&walked.files, options, |_| {})
 }
 
 #[test]
@@ -121,16 +121,32 @@ fn holes_and_zeros_take_nothing() {
 }
 
 #[test]
-fn a_file_with_two_names_is_counted_once_and_links_are_told() {
+fn the_last_page_counts_up_to_the_end_of_the_file() {
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("short"), text_page(1).get(..100).unwrap()).unwrap();
+    let report = predict(&dir, &options(Compression::Zstd(3)));
+    assert_eq!(report.total.logical, Estimate::exact(100));
+    assert!(report.total.metadata.bytes() > 200, "its one page has metadata, too");
+}
+
+#[test]
+fn a_file_with_two_names_is_counted_once_and_links_are_noted() {
     let dir = TempDir::new().unwrap();
     let elsewhere = TempDir::new().unwrap();
     fs::write(dir.path().join("a"), b"x").unwrap();
     fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
-    std::os::unix::fs::symlink(elsewhere.path(), dir.path().join("pg_tblspc")).unwrap();
-    let (files, problems) = walk(&[dir.path().to_path_buf()], || {}).unwrap();
-    assert_eq!(files.len(), 1);
-    assert_eq!(problems.len(), 1);
-    assert!(problems[0].ends_with("pg_tblspc is a link, and was not followed"), "{problems:?}");
+    for (to, name) in
+        [(elsewhere.path(), "pg_tblspc"), ("a".as_ref(), "file"), ("nowhere".as_ref(), "broken")]
+    {
+        std::os::unix::fs::symlink(to, dir.path().join(name)).unwrap();
+    }
+    let walked = walk(&[dir.path().to_path_buf()], || {}).unwrap();
+    assert_eq!((walked.files.len(), walked.problems.len(), walked.notes.len()), (1, 0, 2));
+    assert!(walked.notes[0].ends_with("pg_tblspc is a link to a directory, and was not followed"));
+    assert_eq!(walked.notes[1], "1 link to a file was not followed");
+    // A path that was given is followed.
+    std::os::unix::fs::symlink(dir.path(), elsewhere.path().join("data")).unwrap();
+    assert_eq!(walk(&[elsewhere.path().join("data")], || {}).unwrap().files.len(), 1);
 }
 
 #[test]

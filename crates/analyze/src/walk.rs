@@ -14,14 +14,24 @@ pub struct Found {
     pub size_bytes: u64,
 }
 
-/// Finds the regular files at and below `paths`, each once however many names it has. Symbolic links below the paths
-/// are not followed, and other file systems are not entered. Problems are returned in the second list, and what they
-/// concern is left out. `step` is called for each file.
+/// The files at and below some paths.
+#[derive(Debug, Default)]
+pub struct Walked {
+    /// The regular files, each once however many names it has, in order of paths.
+    pub files: Vec<Found>,
+    /// Sentences about symbolic links: where what they lead to is not among the files.
+    pub notes: Vec<String>,
+    /// Sentences about what could not be looked at, and is left out.
+    pub problems: Vec<String>,
+}
+
+/// Finds the regular files at and below `paths`. A path that is a symbolic link is followed; links below the paths are
+/// noted, not followed, and other file systems are not entered. `step` is called for each file.
 ///
 /// # Errors
 /// If one of `paths` itself cannot be read.
-pub fn walk(paths: &[PathBuf], mut step: impl FnMut()) -> io::Result<(Vec<Found>, Vec<String>)> {
-    let (mut found, mut problems, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+pub fn walk(paths: &[PathBuf], mut step: impl FnMut()) -> io::Result<Walked> {
+    let (mut walked, mut seen, mut file_links) = (Walked::default(), HashSet::new(), 0_u64);
     for path in paths {
         let metadata = std::fs::metadata(path)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
@@ -29,19 +39,28 @@ pub fn walk(paths: &[PathBuf], mut step: impl FnMut()) -> io::Result<(Vec<Found>
         let mut stack = vec![(path.clone(), metadata)];
         while let Some((path, metadata)) = stack.pop() {
             if metadata.dev() != device {
-                problems.push(format!("{} is another file system", path.display()));
+                walked.problems.push(format!("{} is another file system", path.display()));
             } else if metadata.is_dir() {
-                children(&path, &mut stack, &mut problems);
+                children(&path, &mut stack, &mut walked.problems);
             } else if metadata.is_file() && seen.insert((device, metadata.ino())) {
                 step();
-                found.push(Found { path, size_bytes: metadata.len() });
+                walked.files.push(Found { path, size_bytes: metadata.len() });
             } else if metadata.is_symlink() && path.is_dir() {
-                problems.push(format!("{} is a link, and was not followed", path.display()));
+                walked
+                    .notes
+                    .push(format!("{} is a link to a directory, and was not followed", path.display()));
+            } else if metadata.is_symlink() && path.is_file() {
+                file_links += 1;
             }
         }
     }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok((found, problems))
+    walked.notes.extend(match file_links {
+        0 => None,
+        1 => Some("1 link to a file was not followed".to_owned()),
+        links => Some(format!("{links} links to files were not followed")),
+    });
+    walked.files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(walked)
 }
 
 fn children(dir: &Path, stack: &mut Vec<(PathBuf, std::fs::Metadata)>, problems: &mut Vec<String>) {

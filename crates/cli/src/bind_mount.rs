@@ -33,6 +33,8 @@ pub struct ExistingMount<'a> {
     pub dir: &'a Path,
     pub device: u32,
     pub read_only: bool,
+    /// The reason why it stays read-only, with advice, if it cannot become writable.
+    pub stays_read_only: Option<Failure>,
 }
 
 /// Mounts `there` at `dir`, too.
@@ -70,9 +72,13 @@ fn check(there: &ExistingMount<'_>, dir: &Path, options: &MountOptions) -> Resul
         return Err(already().hint(format!("unmount it first: pagefold unmount {name}")));
     }
     if there.read_only && !options.read_only {
-        return Err(already().hint(format!(
-            "it is read-only there: mount it with -o ro here, too, or make it writable: pagefold mount -o remount,rw {first}"
-        )));
+        let how = match &there.stays_read_only {
+            None => format!("make it writable: pagefold mount -o remount,rw {first}"),
+            Some(why) => format!("{}; {}", why.what(), why.advice().unwrap_or_default()),
+        };
+        return Err(
+            already().hint(format!("it is read-only there: mount it with -o ro here, too; or else\n  {how}"))
+        );
     }
     let of_first = MountOptions {
         read_only: options.read_only,

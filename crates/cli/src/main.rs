@@ -12,6 +12,7 @@
 //! mount_lookup, unmounting, mount_users   the kernel's mounts: finds one, takes several away, names users
 //! mountpoint, bind_mount   directories to mount on; a second mount of a dataset
 //! backup_errors, failures   errors of repositories, with advice; what failed while others went on
+//! other_copy            a pool on other devices than those on which it is known
 //! timestamp, table, progress   times, tables and progress, as people read them
 //! signature, file_lock, interrupt, allocator   what else is on a device; locks of files; signals; the allocator
 //! ```
@@ -35,6 +36,7 @@ mod mount_helper;
 mod mount_lookup;
 mod mount_users;
 mod mountpoint;
+mod other_copy;
 mod plan;
 mod progress;
 mod reader;

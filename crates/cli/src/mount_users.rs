@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use pagefold_server::mounts::{self, MountEntry};
+use pagefold_server::raw::shown;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::table;
@@ -155,9 +156,7 @@ fn mounted_below(mount: &MountEntry) -> Vec<MountUser> {
     let kernel = |what: String, passes: bool| MountUser { pid: None, command: String::new(), what, passes };
     let all = mounts::all().unwrap_or_default();
     let below = all.iter().filter(|other| other.parent == mount.id && other.id != mount.id).map(|other| {
-        let (source, dir) =
-            (table::printable(&other.source), table::printable(&pagefold_server::raw::text(&other.dir)));
-        kernel(format!("{source} is mounted below it, at {dir}"), false)
+        kernel(format!("{} is mounted below it, at {}", kind_and_source(other), shown(&other.dir)), false)
     });
     let mut found: Vec<MountUser> = below.collect();
     let Ok(devices) = fs::read_dir("/sys/block") else { return found };
@@ -170,6 +169,12 @@ fn mounted_below(mount: &MountEntry) -> Vec<MountUser> {
         }
     }
     found
+}
+
+/// Names what is mounted. The source of many file systems is any word: of a tmpfs often `none`.
+fn kind_and_source(mount: &MountEntry) -> String {
+    let source = table::printable(&mount.source);
+    if mount.is_ours() { source } else { format!("a {} ({source})", table::printable(&mount.fs_type)) }
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn control_characters_are_shown_not_sent() {
-        assert_eq!(printable("a\x1b[2Jb\n"), "a\\u{1b}[2Jb\\n");
+        assert_eq!(printable("a\x1b[2Jb\n"), "a\\x1b[2Jb\\n");
         assert_eq!(printable("a\u{202e}bü"), "a\\u{202e}bü");
         let mut table = Table::new(&[("NAME", Align::Left), ("SIZE", Align::Right)]);
         table.row(vec!["a\tb\n\x1b[1m".into(), "5B".into()]);

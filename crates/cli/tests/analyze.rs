@@ -27,6 +27,38 @@ fn a_directory_is_predicted_in_a_table() {
 }
 
 #[test]
+fn a_ratio_counts_no_holes() {
+    let sandbox = Sandbox::new();
+    let dir = text(&sandbox);
+    let ratios = || -> Vec<f64> {
+        let told = sandbox.ok(&["analyze", "-H", &dir]);
+        let total = told.lines().last().unwrap().to_owned();
+        total.split('\t').skip(4).take(4).map(|ratio| ratio.trim_end_matches('x').parse().unwrap()).collect()
+    };
+    let before = ratios();
+    let file = std::fs::OpenOptions::new().write(true).open(format!("{dir}/a<b>.txt")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    for (before, after) in before.into_iter().zip(ratios()) {
+        assert!(
+            before > 1.0 && (after / before - 1.0).abs() < 0.01,
+            "{before} without holes, {after} with them"
+        );
+    }
+}
+
+#[test]
+fn links_are_noted_and_no_failure() {
+    let sandbox = Sandbox::new();
+    let dir = text(&sandbox);
+    std::os::unix::fs::symlink(sandbox.dir("wal"), format!("{dir}/pg_wal")).unwrap();
+    let result = sandbox.run(&["analyze", &dir]);
+    assert!(result.status.success(), "{}", result.stderr);
+    assert!(result.stderr.contains("note: ") && result.stderr.contains("/pg_wal is a link to a directory"));
+    let told = sandbox.json(&["analyze", &dir]);
+    assert_eq!((told["notes"].as_array().unwrap().len(), told["problems"].as_array().unwrap().len()), (1, 0));
+}
+
+#[test]
 fn json_has_every_figure() {
     let sandbox = Sandbox::new();
     let result = sandbox.run(&["analyze", "--json", "--compression", "lz4", &text(&sandbox)]);

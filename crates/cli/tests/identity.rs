@@ -288,6 +288,46 @@ fn a_copy_of_a_mounted_pool_is_not_mounted_in_its_place() {
     refused(&sandbox, &["mount", "tank", "mnt"], &["older copy", "--accept-older"]);
 }
 
+/// Whoever mounts a copy by its path uses that from then on, and is told.
+#[test]
+fn a_copy_that_is_mounted_by_path_is_the_pool_from_then_on() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool("tank");
+    copy(&sandbox, "tank.pf", "copy.pf");
+    // Nothing is written to a copy that is only read.
+    let read = sandbox.run(&["mount", "-o", "ro", "./copy.pf", "mnt"]);
+    assert!(read.status.success() && read.stderr.is_empty(), "{}", read.stderr);
+    let texts = ["is mounted", "from", "copy.pf", "reguid"];
+    assert_failure(&sandbox.run(&["import", "-d", "tank.pf", "tank", "other"]), 1, &texts);
+    sandbox.ok(&["unmount", "tank"]);
+
+    let mounted = sandbox.run(&["mount", "./copy.pf", "mnt"]);
+    assert!(mounted.status.success(), "{}", mounted.stderr);
+    for text in
+        ["warning: there are two copies of pool tank", "tank.pf, which is still there", "reguid --device"]
+    {
+        assert!(mounted.stderr.contains(text), "{text} is not in {}", mounted.stderr);
+    }
+    fs::write(sandbox.path("mnt/file"), "in the copy").unwrap();
+    sandbox.ok(&["unmount", "tank"]);
+    sandbox.ok(&["mount", "tank", "mnt"]);
+    assert_eq!(fs::read_to_string(sandbox.path("mnt/file")).unwrap(), "in the copy");
+    sandbox.ok(&["unmount", "tank"]);
+    refused(&sandbox, &["mount", "./tank.pf", "mnt"], &["older copy", "copy.pf"]);
+    // The other copy becomes a pool of its own, as the warning says.
+    sandbox.ok(&["reguid", "--device", "tank.pf"]);
+    sandbox.ok(&["import", "-d", "tank.pf", "tank", "first"]);
+    sandbox.ok(&["snapshot", "first@own"]);
+    // A pool that was moved is followed without a word.
+    rename(&sandbox, "copy.pf", "away/moved.pf");
+    let moved = sandbox.run(&["mount", "./away/moved.pf", "mnt"]);
+    assert!(moved.status.success() && moved.stderr.is_empty(), "{}", moved.stderr);
+    sandbox.ok(&["unmount", "tank"]);
+    sandbox.ok(&["mount", "tank", "mnt"]);
+}
+
 #[test]
 fn pools_are_renamed_and_names_stay_unique() {
     let sandbox = with_pool("tank");

@@ -308,7 +308,49 @@ fn a_dataset_is_one_file_system_at_all_its_places() {
     assert!(!is_mounted(&one) && !is_mounted(&two));
     // One that is read-only is not writable elsewhere.
     sandbox.ok(&["mount", "-o", "ro", "tank", "one"]);
+    let texts = [
+        "it is read-only there",
+        "-o ro",
+        "open read-only",
+        "pagefold unmount tank; pagefold mount tank DIR",
+    ];
+    let refused = sandbox.run(&["mount", "tank", "two"]);
+    assert_failure(&refused, 1, &texts);
+    assert!(!refused.stderr.contains("remount"), "that is refused: {}", refused.stderr);
+    sandbox.ok(&["unmount", "tank"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "one"]);
+    sandbox.ok(&["mount", "-o", "remount,ro", "./one"]);
     assert_failure(&sandbox.run(&["mount", "tank", "two"]), 1, &["it is read-only there", "remount,rw"]);
+    sandbox.ok(&["unmount", "tank"]);
+}
+
+#[test]
+fn one_place_of_several_becomes_read_only_alone() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank"]);
+    let (one, two) = (sandbox.dir("one"), sandbox.dir("two"));
+    let writable = |dir: &Path| fs::write(dir.join("file"), "x").is_ok();
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "one"]);
+    sandbox.ok(&["mount", "tank", "two"]);
+    let told = sandbox.run(&["mount", "-o", "remount,ro,noexec,sync=always", "./two"]);
+    assert!(told.status.success() && told.stderr.contains("tank stays writable at"), "{}", told.stderr);
+    assert!(writable(&one) && !writable(&two) && has(&two, "noexec") && !has(&one, "ro"));
+    assert_eq!(sandbox.json(&["get", "sync", "tank"])["properties"][0]["value"], "always");
+    assert_eq!(sandbox.pool()["mount"]["read_only"], false);
+    sandbox.ok(&["mount", "-o", "remount,rw", "./two"]);
+    assert!(writable(&one) && writable(&two));
+    sandbox.ok(&["mount", "-o", "remount,ro", "tank", "one"]);
+    assert!(!writable(&one) && writable(&two));
+    sandbox.ok(&["unmount", "one"]);
+    assert!(writable(&two));
+    // The name stands for all places.
+    sandbox.ok(&["mount", "tank", "one"]);
+    sandbox.ok(&["mount", "-o", "remount,ro", "tank"]);
+    assert!(!writable(&one) && !writable(&two));
+    sandbox.ok(&["mount", "-o", "remount,rw", "tank"]);
+    assert!(writable(&one) && writable(&two));
     sandbox.ok(&["unmount", "tank"]);
 }
 

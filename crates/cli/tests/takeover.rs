@@ -249,12 +249,14 @@ fn a_server_with_a_supervisor_starts_and_ends_as_any_other() {
     let sandbox = Sandbox::mounted("takeover=on");
     fs::write(sandbox.path("mnt/a"), b"kept").unwrap();
     kill(&sandbox);
+    assert!(sandbox.ok(&["status", "tank"]).contains("on: 1 server went before this one"));
     assert_failure(&sandbox.run(&["mount", "tank", "mnt"]), 1, &["mounted already"]);
     sandbox.dir("other");
     sandbox.ok(&["dataset", "create", "tank/more"]);
     sandbox.ok(&["mount", "tank/more", "other"]);
     fs::write(sandbox.path("other/b"), b"more").unwrap();
     kill(&sandbox);
+    assert!(sandbox.ok(&["status", "tank"]).contains("on: 2 servers went before this one"));
     assert_eq!(fs::read(sandbox.path("mnt/a")).unwrap(), b"kept");
     assert_eq!(fs::read(sandbox.path("other/b")).unwrap(), b"more");
     sandbox.ok(&["unmount", "tank/more"]);

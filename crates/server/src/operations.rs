@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use pagefold_engine::pool::{Listed, Pool};
 use pagefold_engine::{Error, dataset::Dataset as _};
@@ -12,10 +13,16 @@ use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
 use crate::{dataset_properties, engine_errors, pools, props, raw, units};
 
+/// Time that the kernel may take to tell of a file that was closed.
+const CLOSING_PATIENCE: Duration = Duration::from_millis(500);
+
 /// Users of datasets and snapshots.
 pub trait Mounts {
     /// Returns the directory where the dataset or snapshot with number `id` is mounted, if it is.
     fn mounted_at(&self, id: u64) -> Option<PathBuf>;
+    /// Returns the mount below whose `.pagefold/snapshot` files of the snapshot with number `id` are open, and how many, if
+    /// any are.
+    fn open_below(&self, id: u64) -> Option<(PathBuf, u64)>;
     /// Ends all other reading of a snapshot that is to be destroyed.
     fn close_snapshot(&self, id: u64);
 }
@@ -25,6 +32,9 @@ pub struct NoMounts;
 
 impl Mounts for NoMounts {
     fn mounted_at(&self, _: u64) -> Option<PathBuf> {
+        None
+    }
+    fn open_below(&self, _: u64) -> Option<(PathBuf, u64)> {
         None
     }
     fn close_snapshot(&self, _: u64) {}
@@ -246,9 +256,9 @@ impl Executor<'_> {
         let later: Vec<&Listed> = listed.iter().filter(later).collect();
         if let (Some(first), false) = (later.first(), newer) {
             return Err(Failure::new(format!(
-                "{} has {} snapshots newer than {}, the first of them {}",
+                "{} has {} newer than {}; the first is {}",
                 self.full(dataset),
-                later.len(),
+                units::counted(later.len() as u64, "snapshot"),
                 self.full(snapshot),
                 self.full(&first.path)
             ))
@@ -420,10 +430,31 @@ impl Executor<'_> {
     }
 
     fn refuse_in_use(&self, found: &Listed) -> Result<()> {
-        let Some(dir) = self.mounts.mounted_at(found.id) else { return Ok(()) };
         let name = self.full(&found.path);
-        Err(Failure::new(format!("{name} is mounted at {}", raw::text(&dir)))
-            .hint(format!("unmount it first: pagefold unmount {}", raw::text(&dir))))
+        if let Some(dir) = self.mounts.mounted_at(found.id) {
+            return Err(Failure::new(format!("{name} is mounted at {}", raw::text(&dir)))
+                .hint(format!("unmount it first: pagefold unmount {}", raw::text(&dir))));
+        }
+        let Some((dir, files)) = self.still_open_below(found.id) else { return Ok(()) };
+        let snapshot = found.path.split('@').nth(1).unwrap_or_default();
+        Err(Failure::new(format!(
+            "{name} is in use: {} below {}/.pagefold/snapshot/{snapshot}",
+            units::counted(files, "open file"),
+            raw::text(&dir)
+        ))
+        .hint("end the programs that read it, then destroy it"))
+    }
+
+    /// As [`Mounts::open_below`], once the kernel has told of files that were closed just now.
+    fn still_open_below(&self, id: u64) -> Option<(PathBuf, u64)> {
+        let deadline = Instant::now() + CLOSING_PATIENCE;
+        loop {
+            let open = self.mounts.open_below(id)?;
+            if Instant::now() > deadline {
+                return Some(open);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Returns an error if something that is to be destroyed is held, or has a clone that stays.

@@ -3,11 +3,9 @@
 //! File names are bytes; texts of Rust and of JSON are UTF-8. Within the program, in its files and in messages between
 //! its processes, a name is a text in which each byte that is not UTF-8 becomes a character of its own at the end of
 //! the last private plane ([`text`], [`path_of`]). So nothing is lost, and names are texts like others. Output makes
-//! these characters visible: as `\xff` for people, as escapes that `printf %b` decodes for scripts. In JSON the usual
-//! field has U+FFFD in their place, and a field of the same name with `_bytes` has the bytes in hexadecimal
-//! ([`printed`]).
+//! these characters visible, as `\xff`; for scripts, `printf %b` decodes all. In JSON the usual field has U+FFFD in their
+//! place, and a field of the same name with `_bytes` has the bytes in hexadecimal ([`printed`]).
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -68,29 +66,19 @@ pub fn path_of(text: &str) -> PathBuf {
     OsString::from_vec(bytes_of(text)).into()
 }
 
-/// Converts a text for people: bytes that are not UTF-8 become `\xff`.
-pub(crate) fn visible(text: &str) -> Cow<'_, str> {
-    if !is_ours(text) {
-        return Cow::Borrowed(text);
-    }
-    let mut seen = String::with_capacity(text.len());
-    for c in text.chars() {
-        match byte_of(c) {
-            Some(byte) => seen.push_str(&format!("\\x{byte:02x}")),
-            None => seen.push(c),
-        }
-    }
-    Cow::Owned(seen)
-}
-
 /// Makes control characters, bytes that are not UTF-8 and characters that change the direction of text visible, so that
 /// names of files and devices cannot move the cursor or pass for other names.
 pub fn printable(text: &str) -> String {
     let turns =
         |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let shown =
-        |c: char| if c.is_control() { c.escape_default().collect() } else { c.escape_unicode().collect() };
-    visible(text).chars().flat_map(|c| if c.is_control() || turns(c) { shown(c) } else { vec![c] }).collect()
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if turns(c) => line.extend(c.escape_unicode()),
+            c => push_visible(&mut line, c),
+        }
+    }
+    line
 }
 
 /// Converts a text for scripts, to one line without tabs, from which `printf %b` makes the name again.
@@ -99,20 +87,27 @@ pub fn escaped(text: &str) -> String {
     for c in text.chars() {
         match c {
             '\\' => line.push_str("\\\\"),
-            '\n' => line.push_str("\\n"),
-            '\t' => line.push_str("\\t"),
-            c if c.is_control() => {
-                for byte in c.encode_utf8(&mut [0; 4]).as_bytes() {
-                    line.push_str(&format!("\\x{byte:02x}"));
-                }
-            }
-            c => match byte_of(c) {
-                Some(byte) => line.push_str(&format!("\\x{byte:02x}")),
-                None => line.push(c),
-            },
+            c => push_visible(&mut line, c),
         }
     }
     line
+}
+
+/// Adds a character to a line; a control character, or one that stands for a byte, in the form that `printf %b` decodes.
+fn push_visible(line: &mut String, c: char) {
+    match c {
+        '\n' => line.push_str("\\n"),
+        '\t' => line.push_str("\\t"),
+        c if c.is_control() => {
+            for byte in c.encode_utf8(&mut [0; 4]).as_bytes() {
+                line.push_str(&format!("\\x{byte:02x}"));
+            }
+        }
+        c => match byte_of(c) {
+            Some(byte) => line.push_str(&format!("\\x{byte:02x}")),
+            None => line.push(c),
+        },
+    }
 }
 
 /// Converts JSON to the form that is printed: in a text with bytes that are not UTF-8, U+FFFD stands for them, and
@@ -239,7 +234,7 @@ mod tests {
     #[test]
     fn people_and_scripts_see_what_is_there() {
         let text = text_of(b"a\tb\\c\x1b\n\xff\xc3\xa4");
-        assert_eq!(visible(&text), "a\tb\\c\u{1b}\n\\xff\u{e4}");
+        assert_eq!(printable(&text), "a\\tb\\c\\x1b\\n\\xff\u{e4}");
         assert_eq!(escaped(&text), "a\\tb\\\\c\\x1b\\n\\xff\u{e4}");
     }
 

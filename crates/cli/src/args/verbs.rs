@@ -451,6 +451,9 @@ Examples:
     /// Predict what files would take on a pool, from samples, beside generic codecs.
     #[command(
         after_long_help = "The files are only read, may be in use, and need not lie on Pagefold; neither a pool nor root is needed.
+Ratios are those of what files hold: holes and zeros are on neither side. A path that is a symbolic link is followed. Links
+below the paths are not, and a note says so: give what they lead to (pg_wal, tablespaces) as further paths. Other file
+systems below the paths are left out, with an error at the end.
 
 Examples:
   pagefold analyze /var/lib/postgresql/15/main

@@ -4,7 +4,7 @@ mod page;
 
 use std::fs;
 
-use pagefold_analyze::{Estimate, FileReport, Finding, Options, Report, Totals, analyze, walk};
+use pagefold_analyze::{Estimate, FileReport, Finding, Options, Report, Totals, Walked, analyze, walk};
 use pagefold_engine::record::Compression;
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::{raw, units};
@@ -21,7 +21,8 @@ pub fn run(args: &Analyze) -> Result<()> {
         .map_err(|error: pagefold_engine::Error| Failure::usage(error.to_string()))?;
     let options = Options { compression, sample_pages: args.sample, ..Options::default() };
     let counter = Progress::counter("files found");
-    let (files, problems) = walk(&args.paths, || counter.step(1)).context(|| "cannot look at".into())?;
+    let Walked { files, notes, problems } =
+        walk(&args.paths, || counter.step(1)).context(|| "cannot look at".into())?;
     counter.finish();
     if files.is_empty() {
         return Err(Failure::new("there are no files to analyze").hint("name a data directory, or files"));
@@ -32,6 +33,7 @@ pub fn run(args: &Analyze) -> Result<()> {
     let mut report = analyze(&files, &options, |bytes| progress.step(bytes));
     progress.finish();
     report.problems.splice(0..0, problems);
+    report.notes = notes;
     if let Some(path) = &args.html {
         fs::write(path, page::html(&report, &args.paths)?)
             .context(|| format!("cannot write {}", path.display()))?;
@@ -46,6 +48,9 @@ pub fn run(args: &Analyze) -> Result<()> {
         super::print_json(&told)?;
     } else {
         print(args, &report);
+    }
+    for note in &report.notes {
+        eprintln!("pagefold: note: {}", printable(note));
     }
     for problem in &report.problems {
         eprintln!("pagefold: {}", printable(problem));
@@ -77,10 +82,10 @@ fn print(args: &Analyze, report: &Report) {
             size(totals.size_bytes),
             size(ours.bytes()),
             format!("±{}", size(ours.margin_bytes())),
-            ratio(totals.size_bytes, ours, args.output.exact),
-            ratio(totals.size_bytes, totals.lz4, args.output.exact),
-            ratio(totals.size_bytes, totals.zlib, args.output.exact),
-            ratio(totals.size_bytes, totals.zstd, args.output.exact),
+            ratio(totals, ours, args.output.exact),
+            ratio(totals, totals.lz4, args.output.exact),
+            ratio(totals, totals.zlib, args.output.exact),
+            ratio(totals, totals.zstd, args.output.exact),
             name.to_owned(),
         ]);
     };
@@ -115,15 +120,17 @@ fn sorted(files: &[FileReport], by: SortBy) -> Vec<&FileReport> {
         SortBy::Stored => files.sort_by_key(|file| std::cmp::Reverse(stored(file))),
         SortBy::Logical => files.sort_by_key(|file| std::cmp::Reverse(file.logical.bytes())),
         SortBy::Ratio => {
-            let ratio = |file: &FileReport| units::ratio(file.size_bytes, stored(file)).unwrap_or(0.0);
+            let ratio = |file: &FileReport| units::ratio(file.logical.bytes(), stored(file)).unwrap_or(0.0);
             files.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
         }
     }
     files
 }
 
-fn ratio(size_bytes: u64, stored: Estimate, exact: bool) -> String {
-    let ratio = units::ratio(size_bytes, stored.bytes());
+/// Returns the ratio of what files hold to what they would take. Holes and zeros are in neither, as in a pool's own
+/// ratios.
+fn ratio(totals: &Totals, stored: Estimate, exact: bool) -> String {
+    let ratio = units::ratio(totals.logical.bytes(), stored.bytes());
     if exact { ratio.map_or_else(|| "-".into(), |r| format!("{r:.2}")) } else { units::ratio_text(ratio) }
 }
 

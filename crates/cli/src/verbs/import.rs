@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use pagefold_engine::pool;
+use pagefold_server::control::{Reply, Request};
 use pagefold_server::discovery::{self, FoundPool};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::last_state::LastStateFile;
@@ -153,19 +154,24 @@ fn import(args: &Import, pool: &FoundPool) -> Result<()> {
 
 /// Refuses to take the pool from under its server.
 fn check_mounted(before: &Known, pool: &FoundPool) -> Result<()> {
-    if before.devices == pool.all_devices() && before.name == pool.name {
+    if !Registry::open()?.all()?.iter().any(|known| known.guid == before.guid) {
         return Ok(());
     }
-    let mounted = Registry::open()?.all()?.iter().any(|known| known.guid == before.guid)
-        && target::connect(&before.name)?.is_some();
-    if !mounted {
+    let Some(mut client) = target::connect(&before.name)? else { return Ok(()) };
+    let Reply::Status { figures } = client.ask(&Request::Status {})? else {
+        return Err(client.misunderstood());
+    };
+    // It may be mounted by another path than the one by which it is known.
+    let open: Vec<PathBuf> = figures.devices.into_iter().map(|device| device.path).collect();
+    let is_same = before.devices == pool.all_devices() && before.name == pool.name;
+    if is_same && pool.devices.iter().any(|path| open.contains(path)) {
         return Ok(());
     }
     Err(Failure::new(format!(
         "pool {} (GUID {}) is mounted, from {}",
         before.name,
         before.guid,
-        paths_text(&before.devices)
+        paths_text(&open)
     ))
     .hint(format!("unmount it first (pagefold unmount {}); a copy of it can become a pool of its own: pagefold reguid --device DEVICE", before.name)))
 }

@@ -10,6 +10,7 @@ use std::thread;
 use pagefold_engine::walk;
 use pagefold_server::control::{Client, Reply, Request};
 use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::mountopts::MountOptions;
 use pagefold_server::report::StartReport;
 use pagefold_server::serve::MountRequest;
 use pagefold_server::spawn::{self, Purpose};
@@ -17,7 +18,7 @@ use pagefold_server::{files, names, raw, timeouts};
 
 use crate::args::Mount;
 use crate::plan::{self, MountPlan};
-use crate::{bind_mount, file_lock, mount_users, mountpoint, table};
+use crate::{bind_mount, file_lock, mount_users, mountpoint, other_copy, table};
 
 /// Number of bytes of the log's end that are shown when a server dies without an error message.
 const LOG_TAIL_BYTES: u64 = 2048;
@@ -66,7 +67,11 @@ fn mount(args: &Mount, plan: &MountPlan) -> Result<()> {
     let turn = files::lock_file(&files::runtime_dir().join(format!("{pool}.mounting")))?;
     file_lock::wait(&turn, &format!("another mount of pool {pool}"))?;
     loop {
-        let Some(mut client) = Client::connect(pool)? else { return start_server(args, plan) };
+        let Some(mut client) = Client::connect(pool)? else {
+            start_server(args, plan)?;
+            remember(plan);
+            return Ok(());
+        };
         plan::check_server(&mut client, plan)?;
         let MountRequest { path, dir, .. } = plan.wanted.clone();
         let name = names::full(pool, &path);
@@ -75,7 +80,9 @@ fn mount(args: &Mount, plan: &MountPlan) -> Result<()> {
         match client.ask_telling(&request, None, &mut || print_why_it_waits(pool, &name, &server)) {
             Ok(Reply::Done {}) => return Ok(()),
             Ok(Reply::There { dir, device, read_only }) => {
-                let there = bind_mount::ExistingMount { name: &name, dir: &dir, device, read_only };
+                let stays_read_only = super::remount::why_not_writable(&mut client, device);
+                let there =
+                    bind_mount::ExistingMount { name: &name, dir: &dir, device, read_only, stays_read_only };
                 return bind_mount::mount(&there, &plan.wanted.dir, &plan.wanted.options);
             }
             Ok(Reply::Waiting { devices }) => return Err(still_used(&name, &devices)),
@@ -84,6 +91,21 @@ fn mount(args: &Mount, plan: &MountPlan) -> Result<()> {
             Err(_) if client.has_ended() => {}
             Ok(_) => return Err(client.misunderstood()),
             Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// Has the registry follow a pool that was mounted by the path of a device; prints what there is to know about copies.
+fn remember(plan: &MountPlan) {
+    let MountOptions { read_only, rescue, .. } = plan.wanted.options;
+    if !plan.by_device || read_only || rescue {
+        return;
+    }
+    match other_copy::follow(&plan.known) {
+        Ok(None) => {}
+        Ok(Some(warning)) => super::warn(&warning),
+        Err(failure) => {
+            super::warn(&format!("cannot note the devices of pool {}: {failure}", plan.known.name));
         }
     }
 }

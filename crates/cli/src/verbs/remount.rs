@@ -3,7 +3,7 @@
 //! The server does its part; the kernel's part is asked of it here, in the caller's mount namespace. To forbid changes
 //! the kernel comes first, since it knows who writes; to allow them, the server.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pagefold_server::control::{Client, MountFigures, Reply, Request};
 use pagefold_server::failure::{Failure, Result};
@@ -11,6 +11,7 @@ use pagefold_server::files;
 use pagefold_server::mounts::{self, MountEntry};
 use pagefold_server::names::{self, Name};
 use pagefold_server::raw::shown;
+use pagefold_server::registry::paths_text;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
@@ -24,6 +25,16 @@ struct RemountFlags {
     suid: Option<bool>,
     dev: Option<bool>,
     exec: Option<bool>,
+}
+
+/// The extent of `ro` and `rw`: the kernel has a flag for each place, and one for the file system. The other
+/// options are always those of a place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// The file system, at all of its places.
+    Dataset,
+    /// One place.
+    Place,
 }
 
 /// Returns true if the options of a mount are to be changed.
@@ -49,17 +60,38 @@ pub fn run(args: &Mount) -> Result<()> {
         return Ok(());
     }
     let was_read_only = figures(&mut client, device)?.read_only;
+    let others = other_places(args, &mount)?;
+    if target.read_only == Some(true) && !others.is_empty() {
+        of_kernel(&mount, target, Reach::Place)?;
+        let rest: Vec<String> = words.into_iter().filter(|word| word != "ro").collect();
+        if !rest.is_empty() {
+            ask(&mut client, device, &rest, false)?;
+        }
+        if !was_read_only {
+            eprintln!(
+                "pagefold: {} stays writable at {}",
+                table::printable(&mount.source),
+                paths_text(&others)
+            );
+        }
+        return Ok(());
+    }
     if target.read_only == Some(true) {
-        of_kernel(&mount, target)?;
+        of_kernel(&mount, target, Reach::Dataset)?;
         ask(&mut client, device, &words, false)?;
         return tell_server(&mut client, device, true);
     }
     ask(&mut client, device, &words, false)?;
-    of_kernel(&mount, target).inspect_err(|_| {
+    of_kernel(&mount, target, Reach::Dataset).inspect_err(|_| {
         if was_read_only && let Err(failure) = tell_server(&mut client, device, true) {
             eprintln!("pagefold: {failure}");
         }
     })
+}
+
+/// Returns the reason why a mount cannot become writable, with advice, if there is one.
+pub fn why_not_writable(client: &mut Client, device: u32) -> Option<Failure> {
+    ask(client, device, &["rw".to_owned()], true).err()
 }
 
 /// Applies the property `readonly` of a dataset, after it was set or cleared, to the mounts of that dataset and of
@@ -93,7 +125,8 @@ fn make(client: &mut Client, mounted: &MountFigures, read_only: bool) -> Result<
     if !read_only {
         tell_server(client, mounted.device, false)?;
     }
-    let done = of_kernel(&there, RemountFlags { read_only: Some(read_only), ..RemountFlags::default() });
+    let flags = RemountFlags { read_only: Some(read_only), ..RemountFlags::default() };
+    let done = of_kernel(&there, flags, Reach::Dataset);
     if done.is_ok() == read_only {
         tell_server(client, mounted.device, true)?;
     }
@@ -148,10 +181,23 @@ fn mount_meant(args: &Mount) -> Result<MountEntry> {
     })
 }
 
+/// Returns the other places of a mount if its directory was given: then that place is meant. The name of a dataset stands
+/// for all of its places.
+fn other_places(args: &Mount, mount: &MountEntry) -> Result<Vec<PathBuf>> {
+    if args.dir.is_none() && !target::is_path(args.source.as_deref().unwrap_or_default()) {
+        return Ok(Vec::new());
+    }
+    let places = mounts::of_devices(&[mount.device.1])?;
+    Ok(places.into_iter().filter(|place| place.id != mount.id).map(|place| place.dir).collect())
+}
+
 /// Has the kernel change a mount. Options that `target` does not name stay as they are.
-fn of_kernel(mount: &MountEntry, target: RemountFlags) -> Result<()> {
+fn of_kernel(mount: &MountEntry, target: RemountFlags, reach: Reach) -> Result<()> {
     let has = |option: &str| mount.options.split(',').any(|own| own == option);
-    let mut flags = MountFlags::empty();
+    let mut flags = match reach {
+        Reach::Dataset => MountFlags::empty(),
+        Reach::Place => MountFlags::BIND,
+    };
     flags.set(MountFlags::RDONLY, target.read_only.unwrap_or(mount.read_only));
     flags.set(MountFlags::NOSUID, target.suid.map_or_else(|| has("nosuid"), |on| !on));
     flags.set(MountFlags::NODEV, target.dev.map_or_else(|| has("nodev"), |on| !on));

@@ -63,19 +63,61 @@ fn snapshots_are_mounted_and_seen_in_the_mount_and_never_change() {
     assert!(fs::rename(sandbox.path("a/restored"), hidden.join("old/x")).is_err());
     sandbox.ok(&["snapshot", "tank@new"]);
     assert_eq!(listed(&hidden), ["old", "new"].map(str::to_owned).into_iter().rev().collect::<Vec<_>>());
-    // Destroyed while somebody has a file of it open.
+    // It is not destroyed while somebody has a file of it open, or maps one.
     sandbox.ok(&["unmount", "b"]);
-    let mut open = fs::File::open(hidden.join("old/dir/table")).unwrap();
+    let open = fs::File::open(hidden.join("old/dir/table")).unwrap();
+    let texts = ["tank@old is in use: 1 open file below", "/a/.pagefold/snapshot/old"];
+    assert_failure(&sandbox.run(&["destroy", "tank@old"]), 1, &texts);
+    assert_eq!(fs::read(hidden.join("old/dir/table")).unwrap(), old);
+    drop(open);
     sandbox.ok(&["destroy", "tank@old"]);
     wait_until(|| fs::metadata(hidden.join("old")).is_err());
     std::thread::sleep(Duration::from_millis(1100));
     assert!(fs::metadata(hidden.join("old/dir/table")).is_err());
-    // The kernel may still have its pages; what it has not is gone.
-    let _ = std::io::Read::read(&mut open, &mut [0; 1]);
-    drop(open);
     assert_eq!(listed(&hidden), ["new"]);
     sandbox.ok(&["unmount", "tank"]);
     assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
+}
+
+#[test]
+fn du_sees_files_of_snapshots_below_the_mount_and_fold_refuses_them() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool();
+    sandbox.ok(&["mount", "tank", "a"]);
+    fs::write(sandbox.path("a/first"), rows(0, 20_000)).unwrap();
+    fs::write(sandbox.path("a/other"), rows(7, 9_000)).unwrap();
+    sandbox.ok(&["snapshot", "tank@one"]);
+    fs::write(sandbox.path("a/first"), rows(3, 40_000)).unwrap();
+    sandbox.ok(&["snapshot", "tank@two"]);
+    fs::remove_file(sandbox.path("a/first")).unwrap();
+    let total = |words: &[&str]| sandbox.json(&[&["du"], words].concat())["total"].clone();
+    let sum = |name: &str, all: &[&Value]| all.iter().map(|of| of[name].as_u64().unwrap()).sum::<u64>();
+    for words in [&["-s"][..], &["--pages"], &["--codecs"]] {
+        let below = |dir: &str| total(&[words, &[dir]].concat());
+        let [one, two] = ["one", "two"].map(|name| {
+            sandbox.ok(&["mount", &format!("tank@{name}"), "b"]);
+            let mounted = below("b");
+            sandbox.ok(&["unmount", "b"]);
+            assert_eq!(below(&format!("a/.pagefold/snapshot/{name}")), mounted, "{words:?}");
+            mounted
+        });
+        let both = below("a/.pagefold/snapshot");
+        for name in ["logical_bytes", "stored_bytes"] {
+            assert!(
+                sum(name, &[&one]) > 0 && sum(name, &[&two]) > sum(name, &[&one]),
+                "{words:?} {one} {two}"
+            );
+            assert_eq!(sum(name, &[&both]), sum(name, &[&one, &two]), "{words:?} {name}");
+        }
+    }
+    let pages = sandbox.json(&["du", "--pages", "a/.pagefold/snapshot/one/first"]);
+    assert!(pages["lines"][0]["pages"]["sampled_pages"].as_u64() > Some(0), "{pages}");
+    sandbox.ok(&["mount", "tank@one", "b"]);
+    for file in ["a/.pagefold/snapshot/one/first", "b/first"] {
+        assert_failure(&sandbox.run(&["fold", file]), 1, &["tank@one", "pagefold fold tank"]);
+    }
 }
 
 #[test]
@@ -102,7 +144,11 @@ fn clone_rollback_promote_rename_hold() {
     assert_failure(&sandbox.run(&["destroy", "tank/test"]), 1, &["tank/test is mounted at"]);
     assert_failure(&sandbox.run(&["rename", "tank/db", "tank/x"]), 1, &["tank/db is mounted at"]);
     sandbox.ok(&["unmount", "a"]);
-    assert_failure(&sandbox.run(&["rollback", "tank/db@one"]), 1, &["newer", "tank/db@two", "rollback -r"]);
+    assert_failure(
+        &sandbox.run(&["rollback", "tank/db@one"]),
+        1,
+        &["1 snapshot newer than", "tank/db@two", "rollback -r"],
+    );
     sandbox.ok(&["hold", "keep", "tank/db@two"]);
     assert_eq!(sandbox.json(&["holds", "tank/db@two"])["holds"][0]["tag"], "keep");
     assert_failure(&sandbox.run(&["rollback", "-r", "tank/db@one"]), 1, &["held by keep", "release keep"]);
@@ -189,8 +235,19 @@ fn snapshots_are_made_by_policy() {
     );
     // One that has another name is no longer ours.
     sandbox.ok(&["rename", &made, "mine"]);
+    // One with an open file stays until that is closed.
+    let monthly = of("tank/db")[0].clone();
+    let shown_at = sandbox.path("a/.pagefold/snapshot").join(&monthly["tank/db@".len()..]);
+    let open = fs::File::open(shown_at.join("file")).unwrap();
     sandbox.ok(&["policy", "tank/db", "daily=0,monthly=0"]);
-    wait_until(|| names(&sandbox, "snapshot").len() == 3);
+    sandbox.ok(&["policy", "tank", "daily=7,monthly=0"]);
+    wait_until(|| of("tank").len() == 1);
+    assert_eq!(of("tank/db"), [monthly]);
+    drop(open);
+    wait_until(|| {
+        sandbox.ok(&["policy", "tank/db", "daily=0,monthly=0"]);
+        of("tank/db").is_empty()
+    });
     assert_eq!(names(&sandbox, "snapshot").last().unwrap(), "tank/db@mine");
     sandbox.ok(&["unmount", "tank"]);
 }

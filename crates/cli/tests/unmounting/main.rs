@@ -242,6 +242,22 @@ fn all_mounts_of_a_pool_go_or_none() {
 }
 
 #[test]
+fn what_is_mounted_below_is_told_by_its_kind() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank"]);
+    mount(&sandbox, "tank", "mnt");
+    let below = sandbox.dir("mnt/below");
+    let run = |words: &[&str]| assert!(Command::new(words[0]).args(&words[1..]).status().unwrap().success());
+    run(&["mount", "-t", "tmpfs", "none", below.to_str().unwrap()]);
+    let text = format!("a tmpfs (none) is mounted below it, at {}", below.display());
+    assert_failure(&sandbox.run(&["unmount", "tank"]), 1, &[&text]);
+    run(&["umount", below.to_str().unwrap()]);
+    sandbox.ok(&["unmount", "tank"]);
+}
+
+#[test]
 fn a_busy_pool_keeps_no_other_from_going() {
     if !can_mount() {
         return;

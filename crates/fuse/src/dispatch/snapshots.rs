@@ -72,6 +72,8 @@ struct Places {
     places: Vec<Place>,
     /// Numbers of the snapshots at these places.
     numbers: Vec<u64>,
+    /// Number of files that were opened and not closed, by place.
+    open_files: HashMap<u16, u64>,
 }
 
 /// The directory of the snapshots of one mount.
@@ -118,6 +120,38 @@ impl SnapshotTree {
             places.numbers.push(number);
         }
         Self { places: Mutex::new(places), ..Self::new(snapshots) }
+    }
+
+    /// Returns the file that a node of this mount stands for if it lies in a snapshot: the snapshot's number, its file
+    /// system, and the file's inode there. `None` for nodes elsewhere, and for those of a snapshot that is gone.
+    pub fn file(&self, node: u64) -> Option<(u64, Arc<Fs>, Ino)> {
+        let place = (node >> INO_BITS) as u16;
+        if is_live(node) || place == SYNTHETIC {
+            return None;
+        }
+        let places = self.places.lock();
+        let number = places.numbers.get(usize::from(place) - 1).copied()?;
+        Some((number, self.at(&places, place).ok()?, Ino(node & INO_MASK)))
+    }
+
+    /// Returns how many times files of a snapshot are open, mappings included. Those that were opened while another server
+    /// served the mount are not known.
+    pub fn open_files(&self, number: u64) -> u64 {
+        let places = self.places.lock();
+        let place = places.by_number.get(&number);
+        place.and_then(|place| places.open_files.get(place)).copied().unwrap_or(0)
+    }
+
+    /// Notes that a file of a snapshot was opened.
+    fn opened(&self, place: u16) {
+        *self.places.lock().open_files.entry(place).or_default() += 1;
+    }
+
+    /// Notes that a file of a snapshot was closed.
+    fn closed(&self, place: u16) {
+        if let Some(open) = self.places.lock().open_files.get_mut(&place) {
+            *open = open.saturating_sub(1);
+        }
     }
 
     /// Closes a snapshot: nobody can look into it any more, and what was open answers ESTALE. Returns true when no

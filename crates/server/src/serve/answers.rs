@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use pagefold_engine::pool::MemoryUse;
-use pagefold_fs::Ino;
 
-use super::export::MountRequest;
+use super::export::{MountRequest, VersionFile};
 use super::exports::Attached;
 use super::mounted::Mounted;
 use super::server::Server;
@@ -90,22 +89,19 @@ impl Answers {
             }
             Request::Usage { device, inodes } => {
                 let of = server.exports.of(device)?;
-                Reply::Usage { files: inodes.into_iter().map(|ino| usage(&of, Ino(ino))).collect() }
+                Reply::Usage { files: inodes.into_iter().map(|ino| usage(&of, ino)).collect() }
             }
             Request::Survey { device, inodes } => {
                 let of = server.exports.of(device)?;
                 Reply::Survey {
-                    files: inodes
-                        .into_iter()
-                        .map(|ino| recompress::survey(&server.pool, &of, Ino(ino)))
-                        .collect(),
+                    files: inodes.into_iter().map(|ino| recompress::survey(&server.pool, &of, ino)).collect(),
                 }
             }
             Request::Codecs { device, inodes, from } => {
                 recompress::codecs(&server.pool, &*server.exports.of(device)?, &inodes, from)
             }
             Request::Recompress { device, inodes, from } => {
-                recompress::recompress(&server.pool, &*server.exports.of(device)?, &inodes, from)
+                recompress::recompress(&server.pool, &*server.exports.of(device)?, &inodes, from)?
             }
             Request::ScrubStart { rate } => self.scrub_start(rate)?,
             Request::ScrubStop {} => self.scrub_stop()?,
@@ -276,8 +272,8 @@ fn memory(used: &MemoryUse) -> MemoryFigures {
 }
 
 /// Returns the space that one file takes; `None` if it is no regular file.
-fn usage(of: &Mounted, ino: Ino) -> Option<FileUsage> {
-    let fs = of.files().ok()?;
+fn usage(of: &Mounted, ino: u64) -> Option<FileUsage> {
+    let VersionFile { fs, ino, .. } = of.file(ino)?;
     let attr = fs.getattr(ino).ok()?;
     let usage = fs.usage(ino).ok()?;
     let pages_bytes = usage.pages.saturating_mul(attr.blksize.into());

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use pagefold_engine::Key;
 use pagefold_engine::dataset::{Dataset, Journal};
 use pagefold_engine::pool::Pool;
-use pagefold_fs::{Fs, FsError, FsOptions, SystemClock};
+use pagefold_fs::{Fs, FsError, FsOptions, Ino, SystemClock};
 use parking_lot::RwLock;
 use serde_json::{Map, Value};
 
@@ -127,6 +127,16 @@ pub(crate) struct ExportState {
     pub detail: Map<String, Value>,
 }
 
+/// A file of a dataset or snapshot.
+pub(crate) struct VersionFile {
+    /// Number of the dataset or snapshot.
+    pub version: u64,
+    /// Its file system.
+    pub fs: Arc<Fs>,
+    /// The file's inode in it.
+    pub ino: Ino,
+}
+
 /// A kind of front end.
 pub(crate) trait FrontEnd: Send + Sync {
     /// Returns an error if `wanted` cannot be exported because of its place. Nothing else is touched. `name` is the
@@ -169,6 +179,11 @@ pub(crate) trait Export: Send + Sync {
         None
     }
 
+    /// Returns the file with this inode number, as clients see it, if it lies in a snapshot that the export shows.
+    fn file_in_snapshot(&self, _ino: u64) -> Option<VersionFile> {
+        None
+    }
+
     /// Refuses changes from now on, or allows them again.
     fn set_read_only(&self, on: bool);
 
@@ -180,6 +195,11 @@ pub(crate) trait Export: Send + Sync {
 
     /// Returns the state that the next server needs.
     fn hand_over(&self) -> ExportState;
+
+    /// Returns how many files of a snapshot clients have open below the directory that shows it.
+    fn open_files(&self, _id: u64) -> u64 {
+        0
+    }
 
     /// Ends all reading of a snapshot that is to be destroyed. Returns false if requests read it just now.
     fn close_snapshot(&self, _id: u64) -> bool {

@@ -341,6 +341,13 @@ impl Mounts for Exports {
         found.map(|mounted| mounted.export.place().to_owned())
     }
 
+    fn open_below(&self, id: u64) -> Option<(PathBuf, u64)> {
+        self.all().into_iter().find_map(|mounted| {
+            let files = mounted.export.open_files(id);
+            (files > 0).then(|| (mounted.export.place().to_owned(), files))
+        })
+    }
+
     fn close_snapshot(&self, id: u64) {
         for mounted in self.all() {
             if !mounted.export.close_snapshot(id) {

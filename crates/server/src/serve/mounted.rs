@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pagefold_engine::dataset::{Dataset, LiveDataset};
 use pagefold_engine::pool::Pool;
 use pagefold_engine::record::recordsize_hint;
-use pagefold_fs::{AtimePolicy, Fs, FsOptions};
+use pagefold_fs::{AtimePolicy, Fs, FsOptions, Ino};
 use parking_lot::{Mutex, RwLock};
 
 use super::background::{Background, Watched};
-use super::export::{Export, ExportSource, FrontEnd, MountRequest};
+use super::export::{Export, ExportSource, FrontEnd, MountRequest, VersionFile};
 use super::handover::{Handover, InheritedMount, MountRecord, StoredMount};
 use super::policy::{Policed, SyncMode};
 use super::rewrites::Rewrites;
@@ -203,6 +203,14 @@ impl Mounted {
     pub(super) fn files(&self) -> Result<&Arc<Fs>> {
         let files = self.export.files();
         files.ok_or_else(|| Failure::new(format!("{} has no files", raw::text(self.export.place()))))
+    }
+
+    /// Returns the file with this inode number, as clients see it: of this dataset, or of a snapshot below
+    /// `.pagefold/snapshot`. It need not exist.
+    pub(super) fn file(&self, ino: u64) -> Option<VersionFile> {
+        let live =
+            || Some(VersionFile { version: self.id, fs: Arc::clone(self.files().ok()?), ino: Ino(ino) });
+        self.export.file_in_snapshot(ino).or_else(live)
     }
 
     /// Stops the background work and writes access times, which are only in memory.

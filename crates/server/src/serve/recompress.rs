@@ -1,10 +1,12 @@
 //! Answers requests about how files are stored, and codes files again.
 
 use pagefold_engine::pool::{CALL_PAGES, CodecUse, PageRange, Pool, Survey};
-use pagefold_fs::Ino;
 
+use super::export::VersionFile;
 use super::mounted::Mounted;
 use crate::control::{CodecFigures, CodecShare, FileSurvey, KindShare, RecompressFigures, Reply};
+use crate::failure::{Failure, Result};
+use crate::names;
 
 /// Number of pages of a file that a survey reads.
 const SURVEY_PAGES: u64 = 32;
@@ -12,17 +14,19 @@ const SURVEY_PAGES: u64 = 32;
 const CODECS_PAGES: usize = 4096;
 
 /// Returns how one file is stored; `None` if it is no regular file, or cannot be read.
-pub(super) fn survey(pool: &Pool, of: &Mounted, ino: Ino) -> Option<FileSurvey> {
-    let object = of.files().ok()?.object(ino).ok()?;
+pub(super) fn survey(pool: &Pool, of: &Mounted, ino: u64) -> Option<FileSurvey> {
+    let VersionFile { version, fs, ino } = of.file(ino)?;
+    let object = fs.object(ino).ok()?;
     if object == 0 {
         return Some(FileSurvey::default());
     }
-    pool.survey(of.id, object, SURVEY_PAGES).ok().map(|survey| figures(&survey))
+    pool.survey(version, object, SURVEY_PAGES).ok().map(|survey| figures(&survey))
 }
 
 /// Sums records of files by codec, as far as one call goes. Anything but a regular file has none.
 pub(super) fn codecs(pool: &Pool, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Reply {
-    match pool.codecs(of.id, &ranges(of, inodes), from, CODECS_PAGES) {
+    let run = Run::of(of, inodes, from.0);
+    match pool.codecs(run.version, &run.ranges, from, CODECS_PAGES) {
         Ok(report) => {
             let figures = |(codec, of): (&u8, &CodecUse)| CodecFigures {
                 codec: Survey::codec_name(*codec),
@@ -31,15 +35,23 @@ pub(super) fn codecs(pool: &Pool, of: &Mounted, inodes: &[u64], from: (usize, u6
                 logical_bytes: of.logical_bytes,
                 stored_bytes: of.stored_bytes,
             };
-            Reply::Codecs { codecs: report.codecs.iter().map(figures).collect(), next: report.next }
+            Reply::Codecs {
+                codecs: report.codecs.iter().map(figures).collect(),
+                next: report.next.or(run.next),
+            }
         }
         Err(error) => Reply::Error { what: format!("cannot read how files are stored: {error}"), hint: None },
     }
 }
 
 /// Codes pages of files again, as far as one call goes. Anything but a regular file has none.
-pub(super) fn recompress(pool: &Pool, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Reply {
-    match pool.recompress_in(of.id, &ranges(of, inodes), from, CALL_PAGES) {
+pub(super) fn recompress(pool: &Pool, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Result<Reply> {
+    let Run { version, ranges, next } = Run::of(of, inodes, from.0);
+    let path = pool.path_of(version).unwrap_or_default();
+    if let Some((dataset, _)) = path.split_once('@') {
+        return Err(of_a_snapshot(pool, &path, dataset));
+    }
+    Ok(match pool.recompress_in(version, &ranges, from, CALL_PAGES) {
         Ok(report) => Reply::Recompressed {
             figures: RecompressFigures {
                 pages: report.pages,
@@ -49,19 +61,50 @@ pub(super) fn recompress(pool: &Pool, of: &Mounted, inodes: &[u64], from: (usize
                 after_bytes: report.after_bytes,
                 written_bytes: report.written_bytes,
             },
-            next: report.next,
+            next: report.next.or(next),
         },
         Err(error) => Reply::Error { what: format!("cannot fold: {error}"), hint: None },
-    }
+    })
 }
 
-/// Returns the ranges of all pages of these files.
-fn ranges(of: &Mounted, inodes: &[u64]) -> Vec<PageRange> {
-    let range = |ino: &u64| {
-        let object = of.files().ok().and_then(|fs| fs.object(Ino(*ino)).ok()).unwrap_or(0);
-        PageRange { object, from: 0, to: if object == 0 { 0 } else { u64::MAX } }
-    };
-    inodes.iter().map(range).collect()
+fn of_a_snapshot(pool: &Pool, path: &str, dataset: &str) -> Failure {
+    let name = |path: &str| names::full(pool.name(), path);
+    Failure::new(format!("cannot fold files of {}: snapshots never change", name(path))).hint(format!(
+        "what it shares with its dataset is coded again with that: pagefold fold {}",
+        name(dataset)
+    ))
+}
+
+/// Consecutive files of a request that lie in one dataset or snapshot: the directory of the snapshots has files of many.
+struct Run {
+    /// Number of the dataset or snapshot.
+    version: u64,
+    /// The pages of each file up to the last one of the run; those before the run have none.
+    ranges: Vec<PageRange>,
+    /// Place behind the run, if there are more files.
+    next: Option<(usize, u64)>,
+}
+
+impl Run {
+    /// Returns the run that begins at the file `from`.
+    fn of(of: &Mounted, inodes: &[u64], from: usize) -> Self {
+        let none = PageRange { object: 0, from: 0, to: 0 };
+        let mut run = Self { version: of.id, ranges: vec![none; from.min(inodes.len())], next: None };
+        for (at, ino) in inodes.iter().enumerate().skip(from) {
+            let file = of.file(*ino);
+            let version = file.as_ref().map_or(of.id, |file| file.version);
+            if at == from {
+                run.version = version;
+            }
+            if version != run.version {
+                run.next = Some((at, 0));
+                break;
+            }
+            let object = file.and_then(|file| file.fs.object(file.ino).ok()).unwrap_or(0);
+            run.ranges.push(PageRange { object, from: 0, to: if object == 0 { 0 } else { u64::MAX } });
+        }
+        run
+    }
 }
 
 fn figures(survey: &Survey) -> FileSurvey {

@@ -66,7 +66,9 @@ fn may_write(server: &Server, name: &str, path: &str, by_property: bool) -> Resu
     }
     if server.read_only {
         return Err(why(format!("pool {pool} is open read-only, as its first mount asked for"))
-            .hint(format!("unmount the pool, then mount it again: pagefold unmount {pool}")));
+            .hint(format!(
+                "unmount the pool, then mount it again without ro: pagefold unmount {pool}; pagefold mount {name} DIR"
+            )));
     }
     if by_property {
         return Err(

@@ -116,7 +116,9 @@ fn make(pool: &Pool, name: &str, period: Period, datasets: &[String], now: u64) 
 /// Destroys snapshots, except those that are in use.
 fn remove(pool: &Pool, mounts: &dyn Mounts, listed: &[Listed], paths: &[String]) -> Result<()> {
     let going = listed.iter().filter(|found| paths.contains(&found.path));
-    let going: Vec<&Listed> = going.filter(|found| mounts.mounted_at(found.id).is_none()).collect();
+    let is_unused =
+        |found: &&Listed| mounts.mounted_at(found.id).is_none() && mounts.open_below(found.id).is_none();
+    let going: Vec<&Listed> = going.filter(is_unused).collect();
     for found in going {
         mounts.close_snapshot(found.id);
         let name = names::full(pool.name(), &found.path);

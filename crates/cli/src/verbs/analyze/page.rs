@@ -54,7 +54,7 @@ fn write(out: &mut String, report: &Report, paths: &[PathBuf]) -> std::fmt::Resu
         units::size(report.total.size_bytes),
         units::size(total.bytes()),
         units::size(total.margin_bytes()),
-        ratio(report.total.size_bytes, total, false),
+        ratio(&report.total, total, false),
         report.compression,
     )?;
     writeln!(out, "<h2>All files</h2>")?;
@@ -72,14 +72,21 @@ fn write(out: &mut String, report: &Report, paths: &[PathBuf]) -> std::fmt::Resu
         writeln!(out, "</ul>")?;
     }
     files(out, report)?;
-    if !report.problems.is_empty() {
-        writeln!(out, "<h2>Left out</h2>\n<ul>")?;
-        for problem in &report.problems {
-            writeln!(out, "<li>{}</li>", escaped(problem))?;
-        }
-        writeln!(out, "</ul>")?;
-    }
+    list(out, "Links", &report.notes)?;
+    list(out, "Left out", &report.problems)?;
     writeln!(out, "</body></html>")
+}
+
+/// Writes sentences below a title, if there are any.
+fn list(out: &mut String, title: &str, sentences: &[String]) -> std::fmt::Result {
+    if sentences.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "<h2>{title}</h2>\n<ul>")?;
+    for sentence in sentences {
+        writeln!(out, "<li>{}</li>", escaped(sentence))?;
+    }
+    writeln!(out, "</ul>")
 }
 
 /// Writes a bar for each way to store the files.
@@ -88,7 +95,7 @@ fn bars(out: &mut String, totals: &Totals) -> std::fmt::Result {
     const WIDTH: f64 = 560.0;
     let ours = totals.on_pagefold();
     let bytes =
-        [totals.size_bytes, totals.lz4.bytes(), totals.zlib.bytes(), totals.zstd.bytes(), ours.bytes()];
+        [totals.logical.bytes(), totals.lz4.bytes(), totals.zlib.bytes(), totals.zstd.bytes(), ours.bytes()];
     let most = bytes.iter().copied().max().unwrap_or(1).max(1) as f64;
     writeln!(out, "<svg viewBox=\"0 0 900 {}\" role=\"img\">", BARS.len() * ROW + 4)?;
     for (row, ((colour, name), bytes)) in BARS.iter().zip(bytes).enumerate() {
@@ -100,8 +107,11 @@ fn bars(out: &mut String, totals: &Totals) -> std::fmt::Result {
             "<rect x=\"85\" y=\"{}\" width=\"{width:.1}\" height=\"18\" rx=\"2\" fill=\"{colour}\"/>",
             top + 4
         )?;
-        let text =
-            format!("{} ({})", units::size(bytes), units::ratio_text(units::ratio(totals.size_bytes, bytes)));
+        let text = format!(
+            "{} ({})",
+            units::size(bytes),
+            units::ratio_text(units::ratio(totals.logical.bytes(), bytes))
+        );
         writeln!(out, "<text x=\"{:.1}\" y=\"{middle}\">{text}</text>", 93.0 + width)?;
     }
     // This line is the range of the last bar.
@@ -128,7 +138,7 @@ fn files(out: &mut String, report: &Report) -> std::fmt::Result {
     for file in files.into_iter().take(FILES_MAX) {
         let totals = Totals::of(file);
         let ours = totals.on_pagefold();
-        let by = |estimate| ratio(file.size_bytes, estimate, false);
+        let by = |estimate| ratio(&totals, estimate, false);
         writeln!(
             out,
             "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",

@@ -104,7 +104,8 @@ fn takeover_text(takeover: &TakeoverFigures) -> String {
         (restarts, Some(stall)) => {
             let reason = table::printable(&takeover.last_reason);
             format!(
-                "on: {restarts} servers went before this one, the last one by {reason}; requests waited {stall} ms"
+                "on: {} went before this one, the last one by {reason}; requests waited {stall} ms",
+                units::counted(restarts.into(), "server")
             )
         }
     }

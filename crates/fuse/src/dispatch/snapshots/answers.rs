@@ -58,13 +58,43 @@ impl SnapshotTree {
             return self.above(request, operation);
         }
         match self.fs_at(place) {
-            Ok(fs) => within(&fs, place, request, operation),
+            Ok(fs) => self.within(&fs, place, request, operation),
             Err(error) => failed(request, &error),
         }
     }
 
     fn fs_at(&self, place: u16) -> Result<Arc<Fs>, FsError> {
         self.at(&self.places.lock(), place)
+    }
+
+    /// Carries out calls on files in a snapshot.
+    fn within(&self, fs: &Fs, place: u16, request: Request, operation: Inspection) {
+        let ino = Ino(request.ino() & INO_MASK);
+        match operation {
+            Inspection::Query(query) => query_within(fs, place, request, query),
+            Inspection::Open { flags } => {
+                let read_only = flags & libc::O_ACCMODE.cast_unsigned() == libc::O_RDONLY.cast_unsigned();
+                if !read_only || flags & libc::O_TRUNC.cast_unsigned() != 0 {
+                    return request.error(Errno::ROFS);
+                }
+                let how = OpenFlags { truncate: false, exclusive: false, kill_suid: false };
+                let found = fs.open(ino, how);
+                // This comes before the answer, after which the kernel may close it at once.
+                if found.is_ok() {
+                    self.opened(place);
+                }
+                answer(request, found, |_| opened(flags));
+            }
+            Inspection::Release => {
+                fs.release(ino);
+                self.closed(place);
+                request.ok();
+            }
+            Inspection::Read { offset, size } => read_of(fs, ino, request, offset, size),
+            Inspection::ReadDir { offset, size, plus } => list(fs, place, request, (offset, size), plus),
+            Inspection::StatFs => answer(request, fs.statfs(), statfs_out),
+            Inspection::Refused => request.error(Errno::ROFS),
+        }
     }
 
     /// Carries out calls on the directories above the snapshots, and the lookup in the root that leads there.
@@ -176,30 +206,6 @@ fn translated_ino(place: u16, ino: Ino) -> Result<Ino, FsError> {
         Ok(Ino(node_id(place, ino.0)))
     } else {
         Err(FsError::Unsupported("so large an inode number"))
-    }
-}
-
-/// Carries out calls on files in a snapshot.
-fn within(fs: &Fs, place: u16, request: Request, operation: Inspection) {
-    let ino = Ino(request.ino() & INO_MASK);
-    match operation {
-        Inspection::Query(query) => query_within(fs, place, request, query),
-        Inspection::Open { flags } => {
-            let read_only = flags & libc::O_ACCMODE.cast_unsigned() == libc::O_RDONLY.cast_unsigned();
-            if !read_only || flags & libc::O_TRUNC.cast_unsigned() != 0 {
-                return request.error(Errno::ROFS);
-            }
-            let how = OpenFlags { truncate: false, exclusive: false, kill_suid: false };
-            answer(request, fs.open(ino, how), |_| opened(flags));
-        }
-        Inspection::Release => {
-            fs.release(ino);
-            request.ok();
-        }
-        Inspection::Read { offset, size } => read_of(fs, ino, request, offset, size),
-        Inspection::ReadDir { offset, size, plus } => list(fs, place, request, (offset, size), plus),
-        Inspection::StatFs => answer(request, fs.statfs(), statfs_out),
-        Inspection::Refused => request.error(Errno::ROFS),
     }
 }
 

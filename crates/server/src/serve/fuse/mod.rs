@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use self::snapdir::SnapshotsOf;
-use super::export::{Export, ExportSource, ExportState, FrontEnd, MountRequest, StopMode};
+use super::export::{Export, ExportSource, ExportState, FrontEnd, MountRequest, StopMode, VersionFile};
 use crate::failure::{Context, Result};
 use crate::mounter::{MounterClient, TakeoverMounter};
 use crate::mountopts::MountOptions;
@@ -168,6 +168,10 @@ impl Export for FuseMount {
         Some(&self.fs)
     }
 
+    fn file_in_snapshot(&self, ino: u64) -> Option<VersionFile> {
+        self.tree.file(ino).map(|(version, fs, ino)| VersionFile { version, fs, ino })
+    }
+
     fn set_read_only(&self, on: bool) {
         self.fs.set_read_only(on);
     }
@@ -189,6 +193,10 @@ impl Export for FuseMount {
         let Held { device, dir, device_minor, agreement } = self.session.held();
         let detail = Detail::from(agreement).into_map();
         ExportState { connection: device, place: dir, device: device_minor, detail }
+    }
+
+    fn open_files(&self, id: u64) -> u64 {
+        self.tree.open_files(id)
     }
 
     fn close_snapshot(&self, id: u64) -> bool {
