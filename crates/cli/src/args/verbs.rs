@@ -286,6 +286,9 @@ Examples:
 By name or GUID the pool is imported that went on; where nothing tells which that is, none. With -d DEVICE only that device is looked at. Mount
 points that a pool says are obeyed if it was made here, or imported with --adopt, or below the directory of -R.
 
+A device that does not answer is waited for, and told of, for 30 seconds, and left out then: the exit status is 1, unless the pool that was named is
+imported all the same.
+
 Examples:
   pagefold import                            what is on this machine's devices?
   pagefold import -d /srv/pools              what is in the files of this directory?
@@ -585,6 +588,13 @@ Examples:
     #[command(hide = true)]
     Probe {
         /// All of the pool's devices.
+        #[arg(required = true)]
+        devices: Vec<PathBuf>,
+    },
+    /// Print the numbers of the devices that answer; what `import` starts.
+    #[command(hide = true)]
+    ReadDevices {
+        /// The devices.
         #[arg(required = true)]
         devices: Vec<PathBuf>,
     },
