@@ -226,6 +226,23 @@ fn a_logical_quota_counts_what_was_written() {
     assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
 }
 
+#[test]
+fn a_full_pool_is_a_problem() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool();
+    let healthy = sandbox.ok(&["status", "-x"]);
+    assert!(healthy.contains("healthy"), "{healthy}");
+    fill(&sandbox.path("b").join("file"));
+    sandbox.ok(&["sync", "tank"]);
+    let told = sandbox.run(&["status", "-x"]);
+    assert_failure(&told, 1, &["something is wrong with tank"]);
+    assert!(told.stdout.contains("% full"), "{}", told.stdout);
+    sandbox.ok(&["unmount", "tank"]);
+    assert_failure(&sandbox.run(&["status", "-x", "tank"]), 1, &["something is wrong with tank"]);
+}
+
 /// Names of all datasets.
 fn datasets(sandbox: &Sandbox) -> Vec<String> {
     let listed = sandbox.ok(&["list", "-H", "-t", "dataset", "tank"]);

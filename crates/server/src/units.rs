@@ -118,6 +118,9 @@ pub fn percent(part: u64, whole: u64) -> String {
 /// Share of the capacity of a pool or quota, in per cent, from which on it counts as nearly full.
 pub const FULL_PERCENT: u64 = 80;
 
+/// Share of a pool's capacity, in per cent, from which on it is a problem: databases stop when nothing is left.
+pub const PROBLEM_PERCENT: u64 = 95;
+
 /// Days until a pool is full, as forecast, below which that is a warning.
 pub const FULL_DAYS: u64 = 30;
 

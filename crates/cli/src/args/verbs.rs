@@ -373,7 +373,7 @@ Examples:
     /// Show the state of pools: devices, errors, caches, what to do.
     #[command(after_long_help = "Examples:
   pagefold status
-  pagefold status -x                         only pools with something wrong; exit status 1 if there are any
+  pagefold status -x                         only pools with something wrong, or full by 95 %; exit status 1 if there are any
   pagefold status tank --json")]
     Status(Status),
     /// Show what mounted pools and their devices read and write, and why.

@@ -3,7 +3,7 @@
 use pagefold_server::control::{DeviceFigures, ForecastFigures, PoolFigures, QuotaFigures};
 use pagefold_server::raw::shown;
 use pagefold_server::serve::{FULL_PERCENT, percent};
-use pagefold_server::units;
+use pagefold_server::units::{self, PROBLEM_PERCENT};
 
 use super::super::{log_device, spares};
 use super::UNAVAILABLE;
@@ -16,8 +16,11 @@ pub(super) fn has_errors(pool: &PoolFigures) -> bool {
         || pool.devices.iter().any(|device| !device.errors.is_zero())
 }
 
-/// Returns true if something is wrong with a pool; being nearly full does not count.
+/// Returns true if something is wrong with a pool. That it is nearly full does not count, until next to nothing is left.
 pub(super) fn has_problem(pool: &PoolFigures) -> bool {
+    if fullness(pool) >= PROBLEM_PERCENT {
+        return true;
+    }
     let sound = matches!(pool.state.as_str(), "ONLINE" | "EXPORTED" | "CRASHED") && pool.problem.is_none();
     !sound || has_errors(pool) || pool.second_copies_read > 0 || pool.account_faults > 0
 }
