@@ -395,6 +395,32 @@ fn a_dry_run_says_what_would_be_freed_and_what_is_in_the_way() {
 }
 
 #[test]
+fn a_dry_run_of_a_mount_fails_where_the_mount_would() {
+    let sandbox = Sandbox::new();
+    let (full, empty) = (sandbox.dir("full"), sandbox.dir("empty"));
+    sandbox.dir("full/of");
+    let dry = |dir: &str| sandbox.run(&["mount", "--dry-run", "tank", dir]);
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "144M"]);
+    assert_failure(&dry("full"), 1, &["is not empty"]);
+    assert_failure(&dry("/"), 1, &["/ is a mount point already"]);
+    assert_failure(&dry("tank.pf"), 1, &["is not a directory"]);
+    assert_failure(&dry("none/of"), 1, &["neither does"]);
+    assert!(dry("empty").status.success() && dry("none").status.success());
+    assert!(!sandbox.path("none").exists(), "a dry run has made a directory");
+    sandbox.ok(&["mount", "--dry-run", "-o", "nonempty", "tank", "full"]);
+    // The same by the property, and for all; what is below a mount is seen only when that is there.
+    sandbox.ok(&["set", &format!("mountpoint={}", full.display()), "tank"]);
+    assert_failure(&sandbox.run(&["mount", "--dry-run", "tank"]), 1, &["is not empty"]);
+    assert_failure(&sandbox.run(&["mount", "-a", "--dry-run"]), 1, &["is not empty"]);
+    sandbox.ok(&["set", &format!("mountpoint={}", empty.display()), "tank"]);
+    sandbox.ok(&["dataset", "create", "-p", "tank/a/b"]);
+    sandbox.ok(&["mount", "-a", "--dry-run"]);
+    for never in ["/", "//", "/a/../b", "/a\nb"] {
+        assert_failure(&sandbox.run(&["set", &format!("mountpoint={never}"), "tank"]), 2, &["mountpoint"]);
+    }
+}
+
+#[test]
 fn help_is_a_verb_too() {
     let sandbox = Sandbox::new();
     assert!(sandbox.ok(&["help"]).contains("Usage: pagefold"));

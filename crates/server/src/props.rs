@@ -358,7 +358,7 @@ impl Property {
                 Some(word) => Ok((*word).to_owned()),
                 None => Err(wrong(suggest::nearest(value, words.iter().copied()))),
             },
-            Values::Count | Values::Size if value == "none" => Ok(value.to_owned()),
+            Values::Count | Values::Size | Values::Path if value == "none" => Ok(value.to_owned()),
             Values::Count => match value.parse::<u32>() {
                 Ok(count) if (1..=COUNT_MAX).contains(&count) => Ok(count.to_string()),
                 _ => Err(wrong(None)),
@@ -367,7 +367,15 @@ impl Property {
                 wrong(suggest::nearest(value, ["off", "lz4", "zstd", "zlib", "page", "auto"]))
             }),
             Values::RecordSize => parse_record_size(value).ok_or_else(|| wrong(None)),
-            Values::Path if value == "none" || value.starts_with('/') => Ok(value.to_owned()),
+            Values::Path if value.starts_with('/') => match not_a_place(value) {
+                None => Ok(value.to_owned()),
+                Some(why) => Err(Failure::usage(format!(
+                    "\"{}\" is not a value of {}: {why}",
+                    raw::printable(value),
+                    self.name
+                ))
+                .hint("give the directory by a plain path, such as /srv/db, or none")),
+            },
             Values::Path => Err(wrong(None)),
             Values::Policy => {
                 let policy = value.parse::<retention::SnapshotPolicy>();
@@ -484,6 +492,20 @@ pub(crate) fn is_engines(name: &str) -> bool {
     name.starts_with("pagefold:") || name.starts_with("receive:")
 }
 
+/// Returns the reason why nothing can be mounted at an absolute path, if there is one.
+fn not_a_place(path: &str) -> Option<&'static str> {
+    let parts = || path.split('/').filter(|part| !part.is_empty() && *part != ".");
+    if path.chars().any(char::is_control) {
+        Some("it has a control character, and tables of mounts have lines")
+    } else if parts().any(|part| part == "..") {
+        Some("it has \"..\", which is another directory wherever there are links")
+    } else if parts().next().is_none() {
+        Some("it is the root directory, which is mounted already")
+    } else {
+        None
+    }
+}
+
 /// Returns an error for a property that only Pagefold itself sets and clears.
 pub fn check_not_ours(name: &str) -> Result<()> {
     let ours = OURS.iter().chain([&OF_BRANCHES]).find(|ours| name.starts_with(**ours));
@@ -597,6 +619,10 @@ mod tests {
             "recordsize=2M",
             "sync=on",
             "mountpoint=here",
+            "mountpoint=/",
+            "mountpoint=//.",
+            "mountpoint=/a/../b",
+            "mountpoint=/a\nb",
             "policy=often",
             "quota=-1",
             "cache=none",
