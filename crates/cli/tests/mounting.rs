@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Sandbox, assert_failure, can_mount, with_pools};
+use common::{Sandbox, assert_failure, can_mount, noise, with_pools};
 
 /// Options of the mount, and of the file system, as the kernel tells them.
 fn options(dir: &Path) -> (Vec<String>, Vec<String>) {
@@ -392,6 +392,46 @@ fn a_dry_run_says_what_would_be_freed_and_what_is_in_the_way() {
     assert_failure(&sandbox.run(&["destroy", "tank@before"]), 1, &["tank@before has a clone"]);
     sandbox.ok(&["destroy", "tank/test"]);
     assert!(sandbox.ok(&["destroy", "-n", "tank@before"]).contains("\nwould free "));
+}
+
+#[test]
+fn events_tell_what_was_done_in_words() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
+    let devices = ["a.pf", "b.pf"].map(|name| sandbox.path(name));
+    for device in &devices {
+        fs::File::create(device).unwrap().set_len(256 << 20).unwrap();
+    }
+    let [first, second] = devices.each_ref().map(|device| device.to_str().unwrap());
+    sandbox.ok(&["create", "tank", "mirror", first, second]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
+    fs::write(sandbox.path("mnt/file"), noise(1, 4 << 20)).unwrap();
+    sandbox.ok(&["sync", "tank"]);
+    // An interrupted rewrite names the file.
+    let rewrite = ["rewrite", "--recordsize", "64K", "--rate", "64K", "mnt/file"];
+    let is_told = (0..20).any(|_| {
+        let quiet = std::process::Stdio::null;
+        let mut running = sandbox.command(&rewrite).stdout(quiet()).stderr(quiet()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        running.kill().unwrap();
+        running.wait().unwrap();
+        sandbox.ok(&["events", "tank"]).contains("a file was not rewritten")
+    });
+    assert!(is_told, "{}", sandbox.ok(&["events", "tank"]));
+    let events = sandbox.ok(&["events", "tank"]);
+    assert!(
+        events.contains(&format!("file={}/mnt/file", sandbox.path("").display()).replace("//", "/")),
+        "{events}"
+    );
+    assert!(!events.contains("FileRewrite"), "{events}");
+    // A device that is taken away is no error.
+    sandbox.ok(&["detach", "tank", second]);
+    let events = sandbox.ok(&["events", "tank"]);
+    assert!(events.contains("a device is left out") && !events.contains("ERROR"), "{events}");
+    sandbox.ok(&["unmount", "tank"]);
 }
 
 #[test]

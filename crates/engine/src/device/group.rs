@@ -151,7 +151,12 @@ impl Group {
 
     /// Returns true if calls to its devices have to come in the same order whenever the same is done.
     pub(super) fn keeps_order(&self) -> bool {
-        self.peers.members.read().iter().filter_map(|member| member.device()).any(|device| device.keeps_order())
+        self.peers
+            .members
+            .read()
+            .iter()
+            .filter_map(|member| member.device())
+            .any(|device| device.keeps_order())
     }
 
     /// Returns the length of the longest request that each of its devices takes as one, in bytes.
@@ -308,12 +313,12 @@ impl Group {
         member.lacks(self.writes.uncovered().iter());
         self.changes.fetch_add(1, Ordering::SeqCst);
         drop(members);
-        tracing::error!(
-            group = self.number,
-            device = %member.path().display(),
-            %reason,
-            "a device is left out; the pool goes on without it"
-        );
+        let (group, device) = (self.number, member.path().display());
+        if state == MemberState::Offline {
+            tracing::info!(group, %device, %reason, "a device is left out, as was asked for");
+        } else {
+            tracing::error!(group, %device, %reason, "a device is left out; the pool goes on without it");
+        }
         true
     }
 
