@@ -435,6 +435,27 @@ fn events_tell_what_was_done_in_words() {
 }
 
 #[test]
+fn a_missing_device_is_told_by_the_path_that_it_had() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
+    let devices = ["a.pf", "b.pf"].map(|name| sandbox.path(name));
+    for device in &devices {
+        fs::File::create(device).unwrap().set_len(256 << 20).unwrap();
+    }
+    let [first, second] = devices.each_ref().map(|device| device.to_str().unwrap());
+    sandbox.ok(&["create", "tank", "mirror", first, second]);
+    fs::remove_file(second).unwrap();
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
+    let told = sandbox.ok(&["status", "tank"]);
+    let row = told.lines().find(|line| line.contains("MISSING")).unwrap();
+    assert!(row.contains(&format!(", last {second} ")) && !row.contains("0B"), "{told}");
+    sandbox.ok(&["unmount", "tank"]);
+}
+
+#[test]
 fn a_dry_run_of_a_mount_fails_where_the_mount_would() {
     let sandbox = Sandbox::new();
     let (full, empty) = (sandbox.dir("full"), sandbox.dir("empty"));
