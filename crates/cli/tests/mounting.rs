@@ -211,8 +211,12 @@ fn a_mount_gets_other_options_while_it_is_in_use() {
     );
     sandbox.ok(&["mount", "-o", "remount,rw", "tank"]);
     sandbox.ok(&["snapshot", "tank@a"]);
-    sandbox.dir("snap");
-    sandbox.ok(&["mount", "tank@a", "snap"]);
+    // A path with a slash in it may be a name; it is none here.
+    sandbox.dir("of/snap");
+    sandbox.ok(&["mount", "tank@a", "of/snap"]);
+    sandbox.ok(&["mount", "-o", "remount,noexec", "of/snap"]);
+    assert!(has(&sandbox.path("of/snap"), "noexec"));
+    assert_failure(&sandbox.run(&["mount", "-o", "remount,ro", "of/none"]), 1, &["of/none is not mounted"]);
     assert_failure(&sandbox.run(&["mount", "-o", "remount,rw", "tank@a"]), 1, &["it is a snapshot"]);
     sandbox.ok(&["unmount", "tank"]);
     sandbox.ok(&["mount", "-o", "ro", "tank", "mnt"]);
@@ -392,6 +396,17 @@ fn a_dry_run_says_what_would_be_freed_and_what_is_in_the_way() {
     assert_failure(&sandbox.run(&["destroy", "tank@before"]), 1, &["tank@before has a clone"]);
     sandbox.ok(&["destroy", "tank/test"]);
     assert!(sandbox.ok(&["destroy", "-n", "tank@before"]).contains("\nwould free "));
+}
+
+#[test]
+fn what_is_set_on_a_pool_has_to_be_said() {
+    let sandbox = with_pools(&["tank"]);
+    for name in ["tank", "tank/db"] {
+        let usage = format!("pagefold set PROPERTY=VALUE {name}");
+        assert_failure(&sandbox.run(&["set", name]), 2, &[&usage]);
+    }
+    assert_failure(&sandbox.run(&["set", "tank", "sync=always"]), 2, &["pagefold set sync=always tank"]);
+    assert_failure(&sandbox.run(&["set", "sync"]), 2, &["not of the form property=value"]);
 }
 
 #[test]

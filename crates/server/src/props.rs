@@ -593,6 +593,7 @@ mod tests {
         assert_eq!(set("policy=daily=7,hourly=24").unwrap(), "hourly=24,daily=7");
         assert_eq!(set("quota=10G").unwrap(), "10737418240");
         assert_eq!(set("refquota=0").unwrap(), "none");
+        assert_eq!(set("refquota=0.0K").unwrap(), "none");
         assert_eq!(find("quota").unwrap().human("10737418240"), "10.0G");
         assert_eq!(find("quota").unwrap().human("none"), "none");
         assert_eq!(set("logicalcapacity=8T").unwrap(), "8796093022208");
@@ -625,6 +626,7 @@ mod tests {
             "mountpoint=/a\nb",
             "policy=often",
             "quota=-1",
+            "quota=0.0001K",
             "cache=none",
             "cache=1M",
             "spareerrors=0",

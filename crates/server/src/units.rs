@@ -38,7 +38,9 @@ pub fn parse_size(text: &str) -> Result<u64> {
     }
     let value: f64 = digits.parse().map_err(|_| wrong())?;
     let bytes = value * unit as f64;
-    if !bytes.is_finite() || bytes < 0.0 || bytes >= u64::MAX as f64 {
+    // A part of a byte is no size: for quotas, 0 means that there is none.
+    let is_less_than_a_byte = value > 0.0 && bytes < 1.0;
+    if !bytes.is_finite() || bytes < 0.0 || bytes >= u64::MAX as f64 || is_less_than_a_byte {
         return Err(wrong());
     }
     Ok(bytes as u64)
