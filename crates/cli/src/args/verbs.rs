@@ -361,6 +361,8 @@ Examples:
 destroyed. REFER is all that it refers to, shared or not; USEDSNAP what only its snapshots hold; WRITTEN what was
 written since the snapshot before. All are stored (compressed) bytes. For several snapshots: pagefold destroy -n.
 
+The state of a pool that cannot be opened is UNAVAIL. That of a pool whose server does not answer within 10 seconds is SILENT.
+
 Examples:
   pagefold list
   pagefold list -t dataset                   datasets of all pools

@@ -6,7 +6,7 @@ use pagefold_server::serve::{FULL_PERCENT, percent};
 use pagefold_server::units::{self, PROBLEM_PERCENT};
 
 use super::super::{log_device, spares};
-use super::UNAVAILABLE;
+use super::{SILENT, UNAVAILABLE};
 
 /// Returns true if errors were met since they were cleared.
 pub(super) fn has_errors(pool: &PoolFigures) -> bool {
@@ -89,6 +89,11 @@ pub(super) fn advice(pool: &PoolFigures) -> Option<String> {
         UNAVAILABLE => {
             Some("connect its devices again, or tell where they are: pagefold import -d DIR".into())
         }
+        SILENT => Some(format!(
+            "see whether its devices answer (dmesg), and its log: {}; to end it: pagefold unmount --force {}",
+            pagefold_server::files::log_of(&pool.name).map(|log| shown(&log)).unwrap_or_default(),
+            pool.name
+        )),
         "ONLINE" if spares::advice(pool, "ONLINE").is_some() => spares::advice(pool, "ONLINE"),
         _ if has_errors(pool) => Some(error_advice(pool)),
         "ONLINE" if pool.second_copies_read > 0 => Some(format!(

@@ -10,19 +10,19 @@ use pagefold_server::control::{
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::registry::Registry;
 use pagefold_server::serve::percent;
-use pagefold_server::{props, raw, units};
+use pagefold_server::{props, raw, timeouts, units};
 use serde_json::json;
 
 use super::super::backup::{BackupStatus, Behind, backup_statuses, replicas};
 use super::super::{log_device, spares};
 use super::advice::{advice, full_quotas, has_errors, has_problem, soon_full};
-use super::{Numbers, SHOWN, UNAVAILABLE, gather};
+use super::{Numbers, SHOWN, gather, is_seen};
 use crate::args::Status;
 use crate::table::{self, Align, Table};
 
 /// Prints everything about each pool.
 pub fn status(args: &Status) -> Result<()> {
-    let (mut pools, mut failures) = gather(&args.targets)?;
+    let (mut pools, mut failures) = gather(&args.targets, timeouts::ANSWER)?;
     let all = pools.len();
     let mut backups: BTreeMap<String, Vec<BackupStatus>> = BTreeMap::new();
     // Summing up what all datasets hold is worth it only where one of them has a policy.
@@ -134,7 +134,7 @@ fn line(label: &str, text: &str) {
 
 fn print_status(pool: &PoolFigures, show: Numbers) {
     print_state(pool);
-    if pool.state == UNAVAILABLE {
+    if !is_seen(pool) {
         line(
             "devices",
             &pagefold_server::registry::paths_text(
