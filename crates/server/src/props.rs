@@ -180,7 +180,7 @@ pub const PROPERTIES: &[Property] = &[
         values: Values::LogicalCapacity,
         scope: Scope::Pool,
         default: "off",
-        doc: "Thin capacity: the size that df(1) and statfs(2) tell, in bytes before compression. 2x: twice what the pool can store; a size: that one, whatever is added; auto: what it holds if everything compresses as what is stored. Used and available are told in the same terms, and available is 0 where nothing more is stored. It is told and never enforced (logicalquota is), and refuses nothing. off: df tells stored bytes. `pagefold status` warns when the pool cannot hold what is promised.",
+        doc: "Thin capacity: the size that df(1) and statfs(2) tell, in bytes before compression. 2x: twice what the pool can store; a size: that one, whatever is added; auto: what it holds if everything compresses as what is stored, which promises too much where files are smaller than their recordsize: whole pages are counted. Used and available are told in the same terms, and available is 0 where nothing more is stored. It is told and never enforced (logicalquota is), and refuses nothing. off: df tells stored bytes. `pagefold status` warns when the pool cannot hold what is promised.",
     },
     Property {
         name: "sync",
@@ -260,7 +260,7 @@ pub const PROPERTIES: &[Property] = &[
     computed(
         "logicalused",
         Shape::Bytes,
-        "Bytes of its stored pages before compression, shared or not; of the pool: of all its datasets, without snapshots.",
+        "Bytes of its stored pages before compression, shared or not; of the pool: of all its datasets, without snapshots. The last page of a file counts as a whole one.",
     ),
     computed(
         "physicalused",
@@ -270,7 +270,7 @@ pub const PROPERTIES: &[Property] = &[
     computed(
         "compressratio",
         Shape::Ratio,
-        "Bytes of stored pages before compression / what these take, metadata counted. What clones, snapshots and copies share counts on both sides or on none: it is no compression.",
+        "Bytes of stored pages before compression / what these take, metadata counted. Pages count as whole ones, so files that are smaller than their recordsize make it larger; pagefold du tells what files take beside their length. What clones, snapshots and copies share counts on both sides or on none: it is no compression.",
     ),
     computed(
         "atomicwrite",
