@@ -18,7 +18,9 @@ pub(super) fn has_errors(pool: &PoolFigures) -> bool {
 
 /// Returns true if something is wrong with a pool. That it is nearly full does not count, until next to nothing is left.
 pub(super) fn has_problem(pool: &PoolFigures) -> bool {
-    if fullness(pool) >= PROBLEM_PERCENT {
+    // Of a pool that crashed, what is available is known only after its recovery.
+    let is_measured = matches!(pool.state.as_str(), "ONLINE" | "EXPORTED");
+    if is_measured && fullness(pool) >= PROBLEM_PERCENT {
         return true;
     }
     let sound = matches!(pool.state.as_str(), "ONLINE" | "EXPORTED" | "CRASHED") && pool.problem.is_none();
