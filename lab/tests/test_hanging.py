@@ -7,14 +7,19 @@ import hashlib
 import json
 import os
 import random
+import signal
+import subprocess
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
-from lab.hanging import BELOW_BYTES, FILE_BYTES, PAGE_BYTES, HalfHanging, HangingDisc, read_pages
+from lab.hanging import BELOW_BYTES, DEVICE_BYTES, FILE_BYTES, PAGE_BYTES, HalfHanging, HangingDisc, read_pages
+from lab.paths import pagefold
 from lab.pool import Pool
 from lab.proc import CommandFailed
+from lab.storage import Loop
 
 SWITCH = Path("/sys/module/fuse/parameters/enable_uring")
 READS = 2000
@@ -92,7 +97,7 @@ def test_writes_to_a_mirror_go_on_without_the_device_that_hangs(run):
                 assert is_stopped(stopped), "the writes have waited for the device"
                 assert states(pool) == ["ONLINE", "FAULTED"]
                 assert any(disc.device in line and "does not answer" in line for line in pool.pagefold("events", pool.pool).splitlines())
-                # What it has not answered yet would replace what is written now.
+                # A late write would replace what is written now.
                 with pytest.raises(CommandFailed, match="has not answered all requests"):
                     pool.pagefold("online", pool.pool, disc.device)
                 sync_pages(path, SYNCS, moments)
@@ -111,6 +116,40 @@ def test_writes_to_a_mirror_go_on_without_the_device_that_hangs(run):
             pool.unmount()
             pool.mount()
             assert hashlib.sha256(path.read_bytes()).digest() == digest
+        disc.loop.detach()
+
+
+def search(below: Pool, *words: str) -> subprocess.Popen:
+    """Starts `import` with these words."""
+    environment = os.environ | below.environment
+    return subprocess.Popen([pagefold(), "import", *words], env=environment, stdout=PIPE, stderr=PIPE, text=True)
+
+
+def test_import_leaves_out_a_device_that_does_not_answer(run):
+    with Pool(run, BELOW_BYTES, compression="off") as below:
+        disc, loop = HangingDisc(run, below), Loop(run, run.fresh("image"), DEVICE_BYTES)
+        other, name = loop.attach(), f"{below.pool}-other"
+        below.pagefold("create", name, other)
+        below.pagefold("export", name)
+        where = ["-d", disc.device, "-d", other]
+        with disc.hangs(PATIENCE_S) as stopped:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                with search(below, *where) as ended:
+                    assert f"waiting for {disc.device}" in ended.stderr.readline()
+                    ended.send_signal(number)
+                    assert ended.wait(timeout=PATIENCE_S) == -number
+            shown, errors = (all_of := search(below, "--json", *where)).communicate(timeout=PATIENCE_S)
+            assert all_of.returncode == 1, errors
+            assert f"{disc.device} does not answer, and was left out" in errors
+            told = json.loads(shown)
+            assert [pool["name"] for pool in told["pools"]] == [name]
+            assert told["left_out"] == [disc.device]
+            _, errors = (named := search(below, *where, name)).communicate(timeout=PATIENCE_S)
+            assert named.returncode == 0, errors
+            assert "was left out" in errors
+            assert is_stopped(stopped), "the searches have waited for the device"
+        below.pagefold("destroy", "--force", name)
+        loop.detach()
         disc.loop.detach()
 
 

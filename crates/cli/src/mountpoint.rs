@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use pagefold_engine::walk::{self, ReachedDir};
 use pagefold_server::failure::{Context, Failure, Result};
-use pagefold_server::files;
 use pagefold_server::raw::shown;
+use pagefold_server::{files, serve};
 use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
@@ -44,10 +44,32 @@ impl Drop for NewDirectory {
 
 /// Makes `dir`, an absolute path, if it does not exist. Links that others may have planted are not followed on the way.
 pub fn make(dir: &Path) -> Result<NewDirectory> {
+    let Some((parent, name)) = lacking(dir)? else { return Ok(NewDirectory::default()) };
+    let mode = if files::is_root() { MODE_OF_ROOT } else { MODE_OF_USER };
+    rustix::fs::mkdirat(&parent, &name, mode)
+        .context(|| format!("cannot make the mount point {}", shown(dir)))?;
+    Ok(NewDirectory(Some((parent, name))))
+}
+
+/// Returns the reason why [`make`] or a mount at `dir` would fail, as far as it can be known before. A mount whose server
+/// has died is no reason: it is taken away.
+pub fn check(dir: &Path, options: &pagefold_fuse::MountOptions) -> Result<()> {
+    if lacking(dir)?.is_some() {
+        return Ok(());
+    }
+    let options = pagefold_fuse::MountOptions { replace_dead: false, ..options.clone() };
+    match pagefold_fuse::check_mount_point(dir, &options) {
+        Ok(_) | Err(pagefold_fuse::MountError::Dead(_)) => Ok(()),
+        Err(error) => Err(serve::mount_failed(&error)),
+    }
+}
+
+/// Returns the parent and the name of a directory that does not exist and may be made; `None` if there is anything.
+fn lacking(dir: &Path) -> Result<Option<(ReachedDir, OsString)>> {
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         // The mount itself shows whether it can be used.
-        _ => return Ok(NewDirectory::default()),
+        _ => return Ok(None),
     }
     let making = || format!("cannot make the mount point {}", shown(dir));
     let (parent, name) = match walk::reach_parent(dir) {
@@ -69,9 +91,7 @@ pub fn make(dir: &Path) -> Result<NewDirectory> {
     };
     let found = rustix::fs::fstat(&parent).context(|| format!("cannot look at {}", shown(parent.path())))?;
     may_make(dir, parent.path(), &found)?;
-    let mode = if files::is_root() { MODE_OF_ROOT } else { MODE_OF_USER };
-    rustix::fs::mkdirat(&parent, &name, mode).context(making)?;
-    Ok(NewDirectory(Some((parent, name))))
+    Ok(Some((parent, name)))
 }
 
 /// Returns an error if `parent` is an empty mount point, in which nobody expects a directory.

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pagefold_server::discovery::{self, FoundPool};
+use pagefold_server::discovery::{self, Search, SearchEvent};
 use pagefold_server::failure::Result;
+use pagefold_server::{raw, stderr};
 use parking_lot::Mutex;
 
 /// Delay before anything is drawn.
@@ -77,10 +78,16 @@ impl Progress {
     }
 }
 
-/// Finds pools as [`discovery::scan`] does, and shows how many devices were looked at.
-pub fn scan(paths: &[PathBuf]) -> Result<Vec<FoundPool>> {
+/// Finds pools as [`discovery::scan`] does, shows how many devices were looked at, and tells which it waits for.
+pub fn scan(paths: &[PathBuf]) -> Result<Search> {
     let progress = Progress::counter("devices looked at");
-    let found = discovery::scan(paths, &mut || progress.step(1))?;
+    let found = discovery::scan(paths, &mut |event| match event {
+        SearchEvent::Looked => progress.step(1),
+        SearchEvent::Waiting(device) => stderr::write_line(&format!(
+            "waiting for {}, which does not answer; without an answer it is left out",
+            raw::shown(device)
+        )),
+    })?;
     progress.finish();
     Ok(found)
 }

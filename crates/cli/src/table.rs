@@ -88,7 +88,7 @@ pub fn state(state: &str) -> String {
     let colour = match state {
         "ONLINE" | "MOUNTED" | "clean" => "32",
         "DEGRADED" | "CRASHED" | "INUSE" => "33",
-        "FAULTED" | "RESCUE" | "UNAVAIL" => "31",
+        "FAULTED" | "RESCUE" | "UNAVAIL" | "SILENT" => "31",
         _ => return state.to_owned(),
     };
     paint(state, colour)

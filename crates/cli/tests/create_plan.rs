@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::{Sandbox, can_mount};
+use common::{Sandbox, assert_failure, can_mount};
 use rustix::fs::{SeekFrom, seek};
 
 const MIB: u64 = 1 << 20;
@@ -150,4 +150,18 @@ fn a_device_of_a_mounted_pool_is_refused() {
     }
     sandbox.ok(&["unmount", "tank"]);
     sandbox.ok(&["check", "tank"]);
+}
+
+#[test]
+fn a_file_may_lie_where_memory_holds_files() {
+    let shared = Path::new("/dev/shm");
+    if !shared.is_dir() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let device = shared.join(format!("pagefold-{}.pf", std::process::id()));
+    sandbox.ok(&["create", "-n", "tank", device.to_str().unwrap(), "--size", "144M"]);
+    assert!(!device.exists());
+    let none = sandbox.run(&["create", "-n", "tank", "/dev/pagefold-none", "--size", "144M"]);
+    assert_failure(&none, 1, &["there is no device /dev/pagefold-none"]);
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
-use common::{Sandbox, assert_failure, can_mount, noise, signal, with_pools};
+use common::{Sandbox, assert_failure, can_mount, noise, signal, wait_until, with_pools};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -151,4 +151,57 @@ fn a_pool_that_goes_away_is_told_and_the_others_go_on() {
         &["pool tank is not mounted", "pagefold mount tank"],
     );
     assert_failure(&sandbox.run(&["iostat", "none"]), 1, &["there is no pool \"none\""]);
+}
+
+/// A server that is stopped, until this is dropped.
+struct Stopped(i32);
+
+impl Stopped {
+    fn of(sandbox: &Sandbox) -> Self {
+        let pid = i32::try_from(sandbox.pool()["pid"].as_i64().unwrap()).unwrap();
+        signal(pid, Signal::STOP);
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, Signal::CONT);
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_keeps_nobody_waiting() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = written();
+    let stopped = Stopped::of(&sandbox);
+    for number in [Signal::INT, Signal::TERM] {
+        let mut child = sandbox.command(&["iostat", "tank", "1"]).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        // It catches signals before it asks.
+        wait_until(|| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (Signal::TERM.as_raw() - 1) != 0
+        });
+        signal(pid, number);
+        assert!(child.wait().unwrap().success());
+        assert!(is_stopped(stopped.0), "it has waited for the server");
+    }
+    let listed = sandbox.run(&["list", "-H"]);
+    assert_failure(&listed, 1, &["the server of pool tank does not answer"]);
+    let [row] = &rows(&listed.stdout)[..] else { panic!("{}", listed.stdout) };
+    assert_eq!((row[0], row[8]), ("tank", "SILENT"));
+    assert!(row[9].ends_with("/mnt"), "{row:?}");
+    assert!(is_stopped(stopped.0), "it has waited for the server");
+    drop(stopped);
+    assert!(sandbox.ok(&["list", "-H"]).contains("ONLINE"));
+    sandbox.ok(&["unmount", "tank"]);
+}
+
+fn is_stopped(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.starts_with('T')
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Sandbox, assert_failure, can_mount, with_pools};
+use common::{Sandbox, assert_failure, can_mount, noise, with_pools};
 
 /// Options of the mount, and of the file system, as the kernel tells them.
 fn options(dir: &Path) -> (Vec<String>, Vec<String>) {
@@ -211,8 +211,12 @@ fn a_mount_gets_other_options_while_it_is_in_use() {
     );
     sandbox.ok(&["mount", "-o", "remount,rw", "tank"]);
     sandbox.ok(&["snapshot", "tank@a"]);
-    sandbox.dir("snap");
-    sandbox.ok(&["mount", "tank@a", "snap"]);
+    // A path with a slash in it may be a name; it is none here.
+    sandbox.dir("of/snap");
+    sandbox.ok(&["mount", "tank@a", "of/snap"]);
+    sandbox.ok(&["mount", "-o", "remount,noexec", "of/snap"]);
+    assert!(has(&sandbox.path("of/snap"), "noexec"));
+    assert_failure(&sandbox.run(&["mount", "-o", "remount,ro", "of/none"]), 1, &["of/none is not mounted"]);
     assert_failure(&sandbox.run(&["mount", "-o", "remount,rw", "tank@a"]), 1, &["it is a snapshot"]);
     sandbox.ok(&["unmount", "tank"]);
     sandbox.ok(&["mount", "-o", "ro", "tank", "mnt"]);
@@ -434,6 +438,104 @@ fn a_dry_run_says_what_would_be_freed_and_what_is_in_the_way() {
     assert_failure(&sandbox.run(&["destroy", "tank@before"]), 1, &["tank@before has a clone"]);
     sandbox.ok(&["destroy", "tank/test"]);
     assert!(sandbox.ok(&["destroy", "-n", "tank@before"]).contains("\nwould free "));
+}
+
+#[test]
+fn what_is_set_on_a_pool_has_to_be_said() {
+    let sandbox = with_pools(&["tank"]);
+    for name in ["tank", "tank/db"] {
+        let usage = format!("pagefold set PROPERTY=VALUE {name}");
+        assert_failure(&sandbox.run(&["set", name]), 2, &[&usage]);
+    }
+    assert_failure(&sandbox.run(&["set", "tank", "sync=always"]), 2, &["pagefold set sync=always tank"]);
+    assert_failure(&sandbox.run(&["set", "sync"]), 2, &["not of the form property=value"]);
+}
+
+#[test]
+fn events_tell_what_was_done_in_words() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
+    let devices = ["a.pf", "b.pf"].map(|name| sandbox.path(name));
+    for device in &devices {
+        fs::File::create(device).unwrap().set_len(256 << 20).unwrap();
+    }
+    let [first, second] = devices.each_ref().map(|device| device.to_str().unwrap());
+    sandbox.ok(&["create", "tank", "mirror", first, second]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
+    fs::write(sandbox.path("mnt/file"), noise(1, 4 << 20)).unwrap();
+    sandbox.ok(&["sync", "tank"]);
+    // An interrupted rewrite names the file.
+    let rewrite = ["rewrite", "--recordsize", "64K", "--rate", "64K", "mnt/file"];
+    let is_told = (0..20).any(|_| {
+        let quiet = std::process::Stdio::null;
+        let mut running = sandbox.command(&rewrite).stdout(quiet()).stderr(quiet()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        running.kill().unwrap();
+        running.wait().unwrap();
+        sandbox.ok(&["events", "tank"]).contains("a file was not rewritten")
+    });
+    assert!(is_told, "{}", sandbox.ok(&["events", "tank"]));
+    let events = sandbox.ok(&["events", "tank"]);
+    assert!(
+        events.contains(&format!("file={}/mnt/file", sandbox.path("").display()).replace("//", "/")),
+        "{events}"
+    );
+    assert!(!events.contains("FileRewrite"), "{events}");
+    // A device that is taken away is no error.
+    sandbox.ok(&["detach", "tank", second]);
+    let events = sandbox.ok(&["events", "tank"]);
+    assert!(events.contains("a device is left out") && !events.contains("ERROR"), "{events}");
+    sandbox.ok(&["unmount", "tank"]);
+}
+
+#[test]
+fn a_missing_device_is_told_by_the_path_that_it_had() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
+    let devices = ["a.pf", "b.pf"].map(|name| sandbox.path(name));
+    for device in &devices {
+        fs::File::create(device).unwrap().set_len(256 << 20).unwrap();
+    }
+    let [first, second] = devices.each_ref().map(|device| device.to_str().unwrap());
+    sandbox.ok(&["create", "tank", "mirror", first, second]);
+    fs::remove_file(second).unwrap();
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
+    let told = sandbox.ok(&["status", "tank"]);
+    let row = told.lines().find(|line| line.contains("MISSING")).unwrap();
+    assert!(row.contains(&format!(", last {second} ")) && !row.contains("0B"), "{told}");
+    sandbox.ok(&["unmount", "tank"]);
+}
+
+#[test]
+fn a_dry_run_of_a_mount_fails_where_the_mount_would() {
+    let sandbox = Sandbox::new();
+    let (full, empty) = (sandbox.dir("full"), sandbox.dir("empty"));
+    sandbox.dir("full/of");
+    let dry = |dir: &str| sandbox.run(&["mount", "--dry-run", "tank", dir]);
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "144M"]);
+    assert_failure(&dry("full"), 1, &["is not empty"]);
+    assert_failure(&dry("/"), 1, &["/ is a mount point already"]);
+    assert_failure(&dry("tank.pf"), 1, &["is not a directory"]);
+    assert_failure(&dry("none/of"), 1, &["neither does"]);
+    assert!(dry("empty").status.success() && dry("none").status.success());
+    assert!(!sandbox.path("none").exists(), "a dry run has made a directory");
+    sandbox.ok(&["mount", "--dry-run", "-o", "nonempty", "tank", "full"]);
+    // The same by the property, and for all; what is below a mount is seen only when that is there.
+    sandbox.ok(&["set", &format!("mountpoint={}", full.display()), "tank"]);
+    assert_failure(&sandbox.run(&["mount", "--dry-run", "tank"]), 1, &["is not empty"]);
+    assert_failure(&sandbox.run(&["mount", "-a", "--dry-run"]), 1, &["is not empty"]);
+    sandbox.ok(&["set", &format!("mountpoint={}", empty.display()), "tank"]);
+    sandbox.ok(&["dataset", "create", "-p", "tank/a/b"]);
+    sandbox.ok(&["mount", "-a", "--dry-run"]);
+    for never in ["/", "//", "/a/../b", "/a\nb"] {
+        assert_failure(&sandbox.run(&["set", &format!("mountpoint={never}"), "tank"]), 2, &["mountpoint"]);
+    }
 }
 
 #[test]

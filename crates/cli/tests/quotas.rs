@@ -225,3 +225,60 @@ fn a_logical_quota_counts_what_was_written() {
     sandbox.ok(&["unmount", "tank"]);
     assert!(sandbox.ok(&["check", "tank"]).contains(": 0 errors"));
 }
+
+#[test]
+fn a_full_pool_is_a_problem() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool();
+    let healthy = sandbox.ok(&["status", "-x"]);
+    assert!(healthy.contains("healthy"), "{healthy}");
+    fill(&sandbox.path("b").join("file"));
+    sandbox.ok(&["sync", "tank"]);
+    let told = sandbox.run(&["status", "-x"]);
+    assert_failure(&told, 1, &["something is wrong with tank"]);
+    assert!(told.stdout.contains("% full"), "{}", told.stdout);
+    sandbox.ok(&["unmount", "tank"]);
+    assert_failure(&sandbox.run(&["status", "-x", "tank"]), 1, &["something is wrong with tank"]);
+}
+
+/// Names of all datasets.
+fn datasets(sandbox: &Sandbox) -> Vec<String> {
+    let listed = sandbox.ok(&["list", "-H", "-t", "dataset", "tank"]);
+    listed.lines().filter_map(|line| line.split('\t').next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_dataset_is_made_with_its_properties_or_not_at_all() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pool();
+    fill(&sandbox.path("a").join("file"));
+    sandbox.ok(&["sync", "tank"]);
+    sandbox.ok(&["snapshot", "tank/db@s"]);
+    let before = datasets(&sandbox);
+    // A quota that is used up refuses the files of a dataset below.
+    let used = get(&sandbox, "used", "tank/db");
+    sandbox.ok(&["set", &format!("quota={used}"), "tank/db"]);
+    for _ in 0..2 {
+        let refused = sandbox.run(&["dataset", "create", "-o", "compression=lz4", "tank/db/new"]);
+        assert_failure(&refused, 1, &["tank/db/new", "no space"]);
+        assert_eq!(datasets(&sandbox), before);
+        let refused = sandbox.run(&["dataset", "create", "-p", "tank/db/above/new"]);
+        assert_failure(&refused, 1, &["tank/db/above", "no space"]);
+        assert_eq!(datasets(&sandbox), before);
+    }
+    // So does a reservation that does not fit, after the files were made.
+    for _ in 0..2 {
+        let refused = sandbox.run(&["dataset", "create", "-p", "-o", "reservation=1T", "tank/above/new"]);
+        assert_failure(&refused, 1, &["tank/above/new"]);
+        let refused = sandbox.run(&["clone", "-o", "reservation=1T", "tank/db@s", "tank/clone"]);
+        assert_failure(&refused, 1, &["tank/clone"]);
+        assert_eq!(datasets(&sandbox), before);
+    }
+    sandbox.ok(&["set", "quota=none", "tank/db"]);
+    sandbox.ok(&["dataset", "create", "-o", "compression=lz4", "tank/db/new"]);
+    assert_eq!(get(&sandbox, "compression", "tank/db/new"), "lz4");
+}

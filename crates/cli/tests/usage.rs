@@ -105,7 +105,9 @@ fn help_fits_a_terminal_of_80_columns() {
 fn hidden_verbs_stay_hidden() {
     let top = Sandbox::new().run(&["--help"]).stdout;
     assert!(
-        ["serve", "man", "probe", "generator"].iter().all(|verb| !top.contains(&format!("\n  {verb}"))),
+        ["serve", "man", "probe", "read-devices", "generator"]
+            .iter()
+            .all(|verb| !top.contains(&format!("\n  {verb}"))),
         "{top}"
     );
 }

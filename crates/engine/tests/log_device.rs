@@ -364,7 +364,7 @@ fn a_flipped_bit_of_a_batch_that_only_the_log_device_has_costs_a_page_at_most() 
     let end = RESERVED_BYTES + pool.log_device_status().unwrap().used_bytes;
     let mut opened = 0;
     for offset in (RESERVED_BYTES..end).step_by(3001) {
-        // What was not flushed where it belongs is there in part.
+        // Of a batch that was not flushed where it belongs, a part is there.
         let after = [Arc::new(all[0].crash_seeded(offset)), Arc::new(all[1].crash_seeded(offset))];
         after[1].flip_bit(offset, 3);
         match try_open(&after) {

@@ -16,14 +16,20 @@ use crate::{settings, startup, units};
 /// Sets a property; `None` clears it, so that the inherited value holds.
 pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Result<()> {
     let of = names::full(pool.name(), path);
-    if props::is_engines(name) {
-        return Err(Failure::new(format!("cannot set {name} of {of}: it is the engine's own")));
-    }
+    refuse_engines(name, &of)?;
     startup::check_pair(pool, name, value)?;
     pool.set_property_of(path, name, value).map_err(|error| match error {
         Error::NotFound(_) => no_such_dataset(&of, &error),
         error => failed(format!("cannot set {name} of {of}"), &error),
     })
+}
+
+/// Returns an error if only the engine sets the property, on the dataset or snapshot `of`.
+pub(crate) fn refuse_engines(name: &str, of: &str) -> Result<()> {
+    if props::is_engines(name) {
+        return Err(Failure::new(format!("cannot set {name} of {of}: it is the engine's own")));
+    }
+    Ok(())
 }
 
 /// Returns all properties of a dataset or snapshot of an open pool. Those in `temporary` hold for its mount.

@@ -7,6 +7,7 @@ use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{self, FoundState, Relation};
 use serde::{Serialize, Serializer};
 
+use crate::answering::{self, Asked};
 use crate::engine_errors::failed;
 use crate::failure::{Context, Failure, Result};
 use crate::raw::shown;
@@ -254,20 +255,39 @@ pub(crate) fn went_on(guid: &str, noted: u64, devices: &[PathBuf]) -> Result<Str
     Ok(format!("until {}{on}", units::utc(noted)))
 }
 
-/// Finds pools on the devices and in the directories given, or on all block devices if none are given. Calls `looked`
-/// after each device.
-pub fn scan(paths: &[PathBuf], looked: &mut dyn FnMut()) -> Result<Vec<FoundPool>> {
+/// Findings of a search.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    /// The pools.
+    pub pools: Vec<FoundPool>,
+    /// Block devices that were left out, since they did not answer.
+    pub silent: Vec<PathBuf>,
+}
+
+/// Events of a search.
+#[derive(Clone, Copy, Debug)]
+pub enum SearchEvent<'a> {
+    /// A device was looked at.
+    Looked,
+    /// This device has not answered for some seconds, and is waited for.
+    Waiting(&'a Path),
+}
+
+/// Finds pools on the devices and in the directories given, or on all block devices if none are given.
+pub fn scan(paths: &[PathBuf], watch: &mut dyn FnMut(SearchEvent<'_>)) -> Result<Search> {
     let named = paths;
     let paths = if named.is_empty() { block_devices()? } else { named.to_vec() };
     let paths: Vec<PathBuf> = paths.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
-    let found =
-        pool::scan(&paths, &mut |_| looked()).map_err(|error| failed("cannot look for pools", &error))?;
-    if let ([], [device], [_]) = (found.as_slice(), paths.as_slice(), named)
+    let cannot = |error| failed("cannot look for pools", &error);
+    let all = pool::candidates(&paths).map_err(cannot)?;
+    let Asked { answered, silent } = answering::ask(all, &mut |device| watch(SearchEvent::Waiting(device)))?;
+    let found = pool::scan(&answered, &mut |_| watch(SearchEvent::Looked)).map_err(cannot)?;
+    if let ([], [device], [_], []) = (found.as_slice(), paths.as_slice(), named, silent.as_slice())
         && !device.is_dir()
     {
         return Err(why_no_pool(device));
     }
-    found.into_iter().map(FoundPool::new).collect()
+    Ok(Search { pools: found.into_iter().map(FoundPool::new).collect::<Result<_>>()?, silent })
 }
 
 /// Returns all block devices that the kernel knows (`/proc/partitions`: major, minor, blocks, name).

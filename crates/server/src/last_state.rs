@@ -68,7 +68,7 @@ fn path_of(guid: &str) -> Result<PathBuf> {
     Ok(files::state_dir()?.join("seen").join(guid))
 }
 
-/// What was noted about a pool.
+/// The note about a pool.
 #[derive(Clone, Debug)]
 pub struct Noted {
     /// How far it had come.

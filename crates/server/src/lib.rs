@@ -8,7 +8,8 @@
 //! confine, spawn        what each process gives up, and what it begins with
 //! report                tells who started a process how the start went
 //! operations, streams, rebase, incomplete   what can be done to datasets; datasets whose pages are still in a backup
-//! pools, discovery, registry, last_state    pools and their devices; those that this machine knows
+//! pools, discovery, answering, registry, last_state   pools and their devices; those that answer; those that this machine
+//!                       knows
 //! startup               properties that must be known before a pool is opened
 //! pool_status, dataset_figures, dataset_properties, models   figures and properties of pools and datasets
 //! props, settings, mountopts   the one table of properties; the value that holds for a dataset; mount options
@@ -29,6 +30,7 @@
 
 pub mod abandoned;
 mod allocator;
+pub mod answering;
 pub mod backups;
 pub mod confine;
 pub mod control;

@@ -147,17 +147,12 @@ impl Executor<'_> {
         }
     }
 
-    fn made(&self, paths: &[String], properties: &[(String, String)]) -> Result<OperationResult> {
-        for path in paths {
-            for (name, value) in properties {
-                dataset_properties::set_one(self.pool, path, name, Some(value))?;
-            }
-        }
-        Ok(OperationResult {
+    fn made(&self, paths: &[String]) -> OperationResult {
+        OperationResult {
             names: paths.iter().map(|path| self.full(path)).collect(),
             freed_bytes: 0,
             blocked: None,
-        })
+        }
     }
 
     fn create(&self, path: &str, parents: bool, properties: &[(String, String)]) -> Result<OperationResult> {
@@ -167,28 +162,50 @@ impl Executor<'_> {
             missing.push(parent.to_owned());
             above = names::parent(parent);
         }
-        for path in missing.iter().rev() {
-            let made = self.pool.create_dataset(path, self.now);
-            made.map_err(|error| {
-                let failure = self.cannot("create dataset", path, &error);
-                match names::parent(path).filter(|above| self.pool.version(above).is_err()) {
-                    Some(_) => failure.hint(format!(
-                        "to make those above it, too: pagefold dataset create -p {}",
-                        self.full(path)
-                    )),
-                    None => failure,
-                }
-            })?;
-            let dataset = self.pool.version(path).map_err(|error| self.failed("open", path, &error))?;
-            pools::format(dataset.as_ref())?;
-            dataset.sync().map_err(|error| self.cannot("create dataset", path, &error))?;
+        let mut begun = Vec::new();
+        let done = missing.iter().rev().try_for_each(|path| self.create_one(path, &mut begun));
+        self.whole(&begun, done.and_then(|()| self.set_all(path, properties)))?;
+        Ok(self.made(&[path.to_owned()]))
+    }
+
+    /// Makes a dataset and its empty file system, and adds its path to `begun` as soon as there is something to undo.
+    fn create_one(&self, path: &str, begun: &mut Vec<String>) -> Result<()> {
+        let made = self.pool.create_dataset(path, self.now);
+        made.map_err(|error| {
+            let failure = self.cannot("create dataset", path, &error);
+            match names::parent(path).filter(|above| self.pool.version(above).is_err()) {
+                Some(_) => failure.hint(format!(
+                    "to make those above it, too: pagefold dataset create -p {}",
+                    self.full(path)
+                )),
+                None => failure,
+            }
+        })?;
+        begun.push(path.to_owned());
+        let dataset = self.pool.version(path).map_err(|error| self.failed("open", path, &error))?;
+        pools::format(dataset.as_ref(), &self.full(path))?;
+        dataset.sync().map_err(|error| self.cannot("create dataset", path, &error))
+    }
+
+    fn set_all(&self, path: &str, properties: &[(String, String)]) -> Result<()> {
+        let set = |(name, value): &(String, String)| {
+            dataset_properties::set_one(self.pool, path, name, Some(value))
+        };
+        properties.iter().try_for_each(set)
+    }
+
+    /// Destroys the datasets in `begun`, of which later ones lie below earlier ones, if what was to be done with them
+    /// has failed. A dataset without its files, or without the properties that were asked for, must not stay.
+    fn whole(&self, begun: &[String], done: Result<()>) -> Result<()> {
+        let Err(failure) = done else { return Ok(()) };
+        for path in begun.iter().rev() {
+            if let Err(error) = self.pool.destroy_dataset(path) {
+                let name = self.full(path);
+                return Err(Failure::new(format!("{}; {name} is left unfinished: {error}", failure.what()))
+                    .hint(format!("destroy it before you try again: pagefold destroy -r {name}")));
+            }
         }
-        let made = self.made(&[path.to_owned()], properties);
-        if made.is_err() {
-            // A dataset without the properties that were asked for must not stay.
-            self.pool.destroy_dataset(path).map_err(|error| self.failed("take back", path, &error))?;
-        }
-        made
+        Err(failure)
     }
 
     fn snapshot(
@@ -213,17 +230,21 @@ impl Executor<'_> {
             let below = |found: &&Listed| !found.is_snapshot && is_within(&found.path, dataset);
             group.extend(listed.iter().filter(below).map(|found| found.path.clone()));
         }
+        let pairs: Vec<_> = properties.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let mut made = Vec::new();
         for (name, mut datasets) in by_name {
             datasets.sort();
             datasets.dedup();
             let paths: Vec<&str> = datasets.iter().map(String::as_str).collect();
             let first = format!("{}@{name}", paths.first().copied().unwrap_or_default());
-            let done = self.pool.snapshot(&paths, name, self.now);
+            pairs
+                .iter()
+                .try_for_each(|(pair, _)| dataset_properties::refuse_engines(pair, &self.full(&first)))?;
+            let done = self.pool.snapshot_with(&paths, name, self.now, &pairs);
             done.map_err(|error| self.failed("make the snapshot", &first, &error))?;
             made.extend(datasets.iter().map(|dataset| format!("{dataset}@{name}")));
         }
-        self.made(&made, properties)
+        Ok(self.made(&made))
     }
 
     fn clone_of(
@@ -239,7 +260,9 @@ impl Executor<'_> {
             }
             error => self.cannot("create dataset", path, &error),
         })?;
-        self.made(&[path.to_owned()], properties)
+        let begun = [path.to_owned()];
+        self.whole(&begun, self.set_all(path, properties))?;
+        Ok(self.made(&begun))
     }
 
     fn rollback(&self, snapshot: &str, newer: bool) -> Result<OperationResult> {

@@ -11,7 +11,7 @@ use pagefold_engine::dataset::Dataset;
 use pagefold_engine::device::{Device, FileDevice, OneDevice, OpenMode, SimDevice};
 use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{self, CreateOptions, Guid, OpenOptions, Pool, Relation, SpareLabel, Witness};
-use pagefold_fs::{FormatOptions, Fs, SystemClock};
+use pagefold_fs::{FormatOptions, Fs, FsError, SystemClock};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -219,22 +219,28 @@ fn add_spares(pool: &Pool, devices: OpenDevices) -> Result<()> {
 }
 
 fn fill(pool: &Arc<Pool>, properties: &[(&'static Property, String)]) -> Result<()> {
-    format(pool.dataset().as_ref())?;
+    format(pool.dataset().as_ref(), pool.name())?;
     for (property, value) in properties {
         set_one(pool, "", property.name, Some(value))?;
     }
     pool.export().map_err(|error| failed("cannot close it", &error))
 }
 
-/// Makes an empty file system in a fresh dataset; its root directory belongs to the user of this process.
-pub fn format(dataset: &dyn Dataset) -> Result<()> {
+/// Makes an empty file system in the fresh dataset `name`; its root directory belongs to the user of this process.
+pub fn format(dataset: &dyn Dataset, name: &str) -> Result<()> {
     let options = FormatOptions {
         seed: u64::from_le_bytes(random()?),
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         perm: ROOT_PERM,
     };
-    Fs::format(dataset, &SystemClock, &options).context(|| "cannot make its file system".into())
+    Fs::format(dataset, &SystemClock, &options).map_err(|error| {
+        let doing = format!("cannot make the file system of {name}");
+        match error {
+            FsError::NoSpace(what) => failed(doing, &Error::NoSpace(what)),
+            error => Failure::new(format!("{doing}: {error}")),
+        }
+    })
 }
 
 /// Returns random bytes from the kernel.

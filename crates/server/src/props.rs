@@ -180,7 +180,7 @@ pub const PROPERTIES: &[Property] = &[
         values: Values::LogicalCapacity,
         scope: Scope::Pool,
         default: "off",
-        doc: "Thin capacity: the size that df(1) and statfs(2) tell, in bytes before compression. 2x: twice what the pool can store; a size: that one, whatever is added; auto: what it holds if everything compresses as what is stored. Used and available are told in the same terms, and available is 0 where nothing more is stored. It is told and never enforced (logicalquota is), and refuses nothing. off: df tells stored bytes. `pagefold status` warns when the pool cannot hold what is promised.",
+        doc: "Thin capacity: the size that df(1) and statfs(2) tell, in bytes before compression. 2x: twice what the pool can store; a size: that one, whatever is added; auto: what it holds if everything compresses as what is stored, which promises too much where files are smaller than their recordsize: whole pages are counted. Used and available are told in the same terms, and available is 0 where nothing more is stored. It is told and never enforced (logicalquota is), and refuses nothing. off: df tells stored bytes. `pagefold status` warns when the pool cannot hold what is promised.",
     },
     Property {
         name: "sync",
@@ -260,7 +260,7 @@ pub const PROPERTIES: &[Property] = &[
     computed(
         "logicalused",
         Shape::Bytes,
-        "Bytes of its stored pages before compression, shared or not; of the pool: of all its datasets, without snapshots.",
+        "Bytes of its stored pages before compression, shared or not; of the pool: of all its datasets, without snapshots. The last page of a file counts as a whole one.",
     ),
     computed(
         "physicalused",
@@ -270,7 +270,7 @@ pub const PROPERTIES: &[Property] = &[
     computed(
         "compressratio",
         Shape::Ratio,
-        "Bytes of stored pages before compression / what these take, metadata counted. What clones, snapshots and copies share counts on both sides or on none: it is no compression.",
+        "Bytes of stored pages before compression / what these take, metadata counted. Pages count as whole ones, so files that are smaller than their recordsize make it larger; pagefold du tells what files take beside their length. What clones, snapshots and copies share counts on both sides or on none: it is no compression.",
     ),
     computed(
         "atomicwrite",
@@ -358,7 +358,7 @@ impl Property {
                 Some(word) => Ok((*word).to_owned()),
                 None => Err(wrong(suggest::nearest(value, words.iter().copied()))),
             },
-            Values::Count | Values::Size if value == "none" => Ok(value.to_owned()),
+            Values::Count | Values::Size | Values::Path if value == "none" => Ok(value.to_owned()),
             Values::Count => match value.parse::<u32>() {
                 Ok(count) if (1..=COUNT_MAX).contains(&count) => Ok(count.to_string()),
                 _ => Err(wrong(None)),
@@ -367,7 +367,15 @@ impl Property {
                 wrong(suggest::nearest(value, ["off", "lz4", "zstd", "zlib", "page", "auto"]))
             }),
             Values::RecordSize => parse_record_size(value).ok_or_else(|| wrong(None)),
-            Values::Path if value == "none" || value.starts_with('/') => Ok(value.to_owned()),
+            Values::Path if value.starts_with('/') => match not_a_place(value) {
+                None => Ok(value.to_owned()),
+                Some(why) => Err(Failure::usage(format!(
+                    "\"{}\" is not a value of {}: {why}",
+                    raw::printable(value),
+                    self.name
+                ))
+                .hint("give the directory by a plain path, such as /srv/db, or none")),
+            },
             Values::Path => Err(wrong(None)),
             Values::Policy => {
                 let policy = value.parse::<retention::SnapshotPolicy>();
@@ -484,6 +492,20 @@ pub(crate) fn is_engines(name: &str) -> bool {
     name.starts_with("pagefold:") || name.starts_with("receive:")
 }
 
+/// Returns the reason why nothing can be mounted at an absolute path, if there is one.
+fn not_a_place(path: &str) -> Option<&'static str> {
+    let parts = || path.split('/').filter(|part| !part.is_empty() && *part != ".");
+    if path.chars().any(char::is_control) {
+        Some("it has a control character, and tables of mounts have lines")
+    } else if parts().any(|part| part == "..") {
+        Some("it has \"..\", which is another directory wherever there are links")
+    } else if parts().next().is_none() {
+        Some("it is the root directory, which is mounted already")
+    } else {
+        None
+    }
+}
+
 /// Returns an error for a property that only Pagefold itself sets and clears.
 pub fn check_not_ours(name: &str) -> Result<()> {
     let ours = OURS.iter().chain([&OF_BRANCHES]).find(|ours| name.starts_with(**ours));
@@ -571,6 +593,7 @@ mod tests {
         assert_eq!(set("policy=daily=7,hourly=24").unwrap(), "hourly=24,daily=7");
         assert_eq!(set("quota=10G").unwrap(), "10737418240");
         assert_eq!(set("refquota=0").unwrap(), "none");
+        assert_eq!(set("refquota=0.0K").unwrap(), "none");
         assert_eq!(find("quota").unwrap().human("10737418240"), "10.0G");
         assert_eq!(find("quota").unwrap().human("none"), "none");
         assert_eq!(set("logicalcapacity=8T").unwrap(), "8796093022208");
@@ -597,8 +620,13 @@ mod tests {
             "recordsize=2M",
             "sync=on",
             "mountpoint=here",
+            "mountpoint=/",
+            "mountpoint=//.",
+            "mountpoint=/a/../b",
+            "mountpoint=/a\nb",
             "policy=often",
             "quota=-1",
+            "quota=0.0001K",
             "cache=none",
             "cache=1M",
             "spareerrors=0",

@@ -22,7 +22,11 @@ pub const CLOSING: Duration = Duration::from_secs(300);
 pub(crate) const END_OF_SERVER: Duration = Duration::from_secs(60);
 
 /// Longest wait for a server's answer that does not depend on devices.
-pub(crate) const ANSWER: Duration = Duration::from_secs(60);
+pub const ANSWER: Duration = Duration::from_secs(60);
+/// Longest wait for each server where several pools are listed: one that hangs must not hide the others for long.
+pub const ANSWER_IN_LIST: Duration = Duration::from_secs(10);
+/// Time between two looks whether a user still waits for an answer.
+pub(crate) const ANSWER_STEP: Duration = Duration::from_millis(50);
 /// Longest additional wait for a server that answers after a wait of its own.
 pub(crate) const ANSWER_MARGIN: Duration = Duration::from_secs(30);
 

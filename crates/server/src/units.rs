@@ -38,7 +38,9 @@ pub fn parse_size(text: &str) -> Result<u64> {
     }
     let value: f64 = digits.parse().map_err(|_| wrong())?;
     let bytes = value * unit as f64;
-    if !bytes.is_finite() || bytes < 0.0 || bytes >= u64::MAX as f64 {
+    // A part of a byte is no size: for quotas, 0 means that there is none.
+    let is_less_than_a_byte = value > 0.0 && bytes < 1.0;
+    if !bytes.is_finite() || bytes < 0.0 || bytes >= u64::MAX as f64 || is_less_than_a_byte {
         return Err(wrong());
     }
     Ok(bytes as u64)
@@ -117,6 +119,9 @@ pub fn percent(part: u64, whole: u64) -> String {
 
 /// Share of the capacity of a pool or quota, in per cent, from which on it counts as nearly full.
 pub const FULL_PERCENT: u64 = 80;
+
+/// Share of a pool's capacity, in per cent, from which on it is a problem: databases stop when nothing is left.
+pub const PROBLEM_PERCENT: u64 = 95;
 
 /// Days until a pool is full, as forecast, below which that is a warning.
 pub const FULL_DAYS: u64 = 30;

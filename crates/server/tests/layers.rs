@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// The rooms of the crate, from the top down; each may use what stands after it.
 const ROOMS: &str = "serve rebase operations pool_status dataset_figures pools dataset_properties mounter startup \
-    supervisor confine mountopts settings discovery models props streams event_log incomplete \
+    supervisor confine mountopts settings discovery answering models props streams event_log incomplete \
     pool_errors registry retention abandoned backups control last_state names spawn engine_errors files \
     mounts report units failure allocator notices passage raw stderr suggest timeouts";
 

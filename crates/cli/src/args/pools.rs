@@ -9,7 +9,7 @@ use super::Output;
 /// See [`super::Verb::Create`].
 #[derive(Args, Debug)]
 pub struct Create {
-    /// Name of the new pool: a letter, then letters, digits, - _ .
+    /// Name of the new pool: a letter, then letters, digits and any of - _ . (at most 63 in all)
     pub pool: String,
     /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other, those
     /// that follow the word spare are spares, and one that follows the word log, or a mirror, is the log device.

@@ -286,6 +286,9 @@ Examples:
 By name or GUID the pool is imported that went on; where nothing tells which that is, none. With -d DEVICE only that device is looked at. Mount
 points that a pool says are obeyed if it was made here, or imported with --adopt, or below the directory of -R.
 
+A device that does not answer is waited for, and told of, for 30 seconds, and left out then: the exit status is 1, unless the pool that was named is
+imported all the same.
+
 Examples:
   pagefold import                            what is on this machine's devices?
   pagefold import -d /srv/pools              what is in the files of this directory?
@@ -358,6 +361,8 @@ Examples:
 destroyed. REFER is all that it refers to, shared or not; USEDSNAP what only its snapshots hold; WRITTEN what was
 written since the snapshot before. All are stored (compressed) bytes. For several snapshots: pagefold destroy -n.
 
+The state of a pool that cannot be opened is UNAVAIL. That of a pool whose server does not answer within 10 seconds is SILENT.
+
 Examples:
   pagefold list
   pagefold list -t dataset                   datasets of all pools
@@ -370,7 +375,7 @@ Examples:
     /// Show the state of pools: devices, errors, caches, what to do.
     #[command(after_long_help = "Examples:
   pagefold status
-  pagefold status -x                         only pools with something wrong; exit status 1 if there are any
+  pagefold status -x                         only pools with something wrong, or full by 95 %; exit status 1 if there are any
   pagefold status tank --json")]
     Status(Status),
     /// Show what mounted pools and their devices read and write, and why.
@@ -588,6 +593,13 @@ Examples:
     #[command(hide = true)]
     Probe {
         /// All of the pool's devices.
+        #[arg(required = true)]
+        devices: Vec<PathBuf>,
+    },
+    /// Print the numbers of the devices that answer; what `import` starts.
+    #[command(hide = true)]
+    ReadDevices {
+        /// The devices.
         #[arg(required = true)]
         devices: Vec<PathBuf>,
     },

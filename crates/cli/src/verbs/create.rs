@@ -4,7 +4,7 @@ mod plan;
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use pagefold_engine::limits::DEVICE_BYTES_MIN;
@@ -264,7 +264,7 @@ fn check_missing(path: &Path, size: Option<u64>) -> Result<()> {
         return Err(Failure::new(format!("{} does not exist", shown(path)))
             .hint("to make a file of that name, say how large: --size 10G"));
     };
-    if path.starts_with("/dev") {
+    if path.starts_with("/dev") && !holds_files(path) {
         return Err(
             Failure::new(format!("there is no device {}", shown(path))).hint("see which there are: lsblk")
         );
@@ -297,6 +297,12 @@ fn check_missing(path: &Path, size: Option<u64>) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Returns true if a path in /dev lies on a file system of its own, which has files and no devices: /dev/shm.
+fn holds_files(path: &Path) -> bool {
+    let mount = |path: &Path| fs::metadata(path).map(|meta| meta.dev()).ok();
+    path.parent().and_then(mount).is_some_and(|own| mount(Path::new("/dev")) != Some(own))
 }
 
 fn make_file(path: &Path, size: u64) -> Result<()> {

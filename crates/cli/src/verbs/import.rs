@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use pagefold_engine::pool;
 use pagefold_server::control::{Reply, Request};
-use pagefold_server::discovery::{self, FoundPool};
+use pagefold_server::discovery::{self, FoundPool, Search};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::last_state::LastStateFile;
 use pagefold_server::registry::{Known, Registry, paths_text};
-use pagefold_server::{engine_errors, files, pools, raw, registry, suggest};
+use pagefold_server::{engine_errors, files, pools, raw, registry, stderr, suggest};
 use serde_json::json;
 
 use crate::args::Import;
@@ -17,12 +17,34 @@ use crate::{progress, table, target};
 
 /// Shows the pools that are found, or remembers them.
 pub fn run(args: &Import) -> Result<()> {
-    let found = progress::scan(&where_to_look(args)?)?;
-    match &args.pool {
-        Some(wanted) => import(args, one(args, &found, wanted)?),
-        None if args.all => all(args, &found),
-        None => show(args, &found),
+    let Search { pools, silent } = progress::scan(&where_to_look(args)?)?;
+    let done = match &args.pool {
+        Some(wanted) => one(args, &pools, wanted).and_then(|pool| import(args, pool)),
+        None if args.all => all(args, &pools),
+        None => show(args, &pools, &silent),
+    };
+    if silent.is_empty() {
+        return done;
     }
+    let failure = left_out(&silent);
+    match done {
+        // The pool that was wanted is there, whatever is on the others.
+        Ok(()) if args.pool.is_none() => Err(failure),
+        done => {
+            stderr::write_line(&failure.to_string());
+            done
+        }
+    }
+}
+
+/// Returns the failure that devices did not answer.
+fn left_out(silent: &[PathBuf]) -> Failure {
+    let (what, when) = match silent {
+        [_] => ("does not answer, and was left out", "when it answers"),
+        _ => ("do not answer, and were left out", "when they answer"),
+    };
+    Failure::new(format!("{} {what}", paths_text(silent)))
+        .hint(format!("see the kernel's log (dmesg), and look again {when}"))
 }
 
 /// Returns the directories and devices that are named. If none are, all block devices are meant: the list is empty, or
@@ -210,9 +232,10 @@ fn all(args: &Import, found: &[FoundPool]) -> Result<()> {
     }
 }
 
-fn show(args: &Import, found: &[FoundPool]) -> Result<()> {
+fn show(args: &Import, found: &[FoundPool], silent: &[PathBuf]) -> Result<()> {
     if args.output.json {
-        return super::print_json(&json!({ "pools": found }));
+        let left_out: Vec<String> = silent.iter().map(|path| raw::text(path)).collect();
+        return super::print_json(&json!({ "pools": found, "left_out": left_out }));
     }
     if found.is_empty() {
         return Err(nothing(args));

@@ -128,6 +128,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Completion { shell } => manual::completion(shell),
         Verb::Man { dir } => manual::write(&dir),
         Verb::Serve(args) => crate::serve::run(&args),
+        Verb::ReadDevices { devices } => pagefold_server::answering::answer(&devices),
         Verb::Probe { devices } => {
             println!("{}", pagefold_server::startup::probe(&devices)?);
             Ok(())

@@ -12,7 +12,7 @@ use pagefold_server::control::{Client, Reply, Request};
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::mountopts::MountOptions;
 use pagefold_server::report::StartReport;
-use pagefold_server::serve::MountRequest;
+use pagefold_server::serve::{self, MountRequest};
 use pagefold_server::spawn::{self, Purpose};
 use pagefold_server::{files, names, raw, timeouts};
 
@@ -33,7 +33,7 @@ pub fn run(args: &Mount) -> Result<()> {
     // Errors that need no server are reported before one is asked or started.
     let plan = plan::make(args)?;
     if args.dry_run {
-        return Ok(());
+        return check_place(&plan);
     }
     if let Some(dir) = make(args, &plan)? {
         eprintln!("pagefold: made the directory {}", table::printable(&pagefold_server::raw::text(&dir)));
@@ -46,12 +46,26 @@ pub fn run_quietly(args: &Mount) -> Result<()> {
     make(args, &plan::make(args)?).map(drop)
 }
 
+/// Returns an error if the directory of a mount cannot be made, or nothing can be mounted on it.
+fn check_place(plan: &MountPlan) -> Result<()> {
+    let MountRequest { dir, options, .. } = &plan.wanted;
+    if parent_to_make(plan).is_some() && !dir.exists() {
+        return Ok(());
+    }
+    let name = names::full(&plan.known.name, &plan.wanted.path);
+    mountpoint::check(dir, &serve::fuse_options(&name, options, options.read_only))
+}
+
+/// Returns the directory above that of the mount, if it is made where it is missing: a directory below another root may
+/// lack all of its parents.
+fn parent_to_make(plan: &MountPlan) -> Option<&Path> {
+    let root = plan.known.altroot.as_ref()?;
+    plan.wanted.dir.parent().filter(|parent| parent.starts_with(root))
+}
+
 /// Mounts; returns the mount point if it was made.
 fn make(args: &Mount, plan: &MountPlan) -> Result<Option<PathBuf>> {
-    if let Some(root) = &plan.known.altroot
-        && let Some(parent) = plan.wanted.dir.parent().filter(|parent| parent.starts_with(root))
-    {
-        // A directory below another root may lack all of its parents.
+    if let Some(parent) = parent_to_make(plan) {
         walk::make(parent, false)
             .context(|| format!("cannot make {}", table::printable(&raw::text(parent))))?;
     }

@@ -11,7 +11,7 @@ use pagefold_server::registry::{Known, Registry};
 use crate::args::Mount;
 use crate::datasets::{self, DatasetFigures};
 use crate::failures::Failures;
-use crate::{table, target};
+use crate::{plan, table, target};
 
 /// Mounts, parents first. A failure is reported, and the rest is mounted all the same, except what belongs below it.
 pub fn run(args: &Mount) -> Result<()> {
@@ -27,6 +27,8 @@ pub fn run(args: &Mount) -> Result<()> {
         // A pool that is away, or damaged, keeps no other from being mounted.
         let Some(missing) = failures.need(&top.pool, missing(&top, args.dry_run)) else { continue };
         let mut failed: Vec<PathBuf> = Vec::new();
+        // Directories at which a dry run has found that something can be mounted.
+        let mut sound: Vec<PathBuf> = Vec::new();
         for (name, dir) in missing {
             if let Some(above) = failed.iter().find(|above| dir.starts_with(above)) {
                 let above = table::printable(&pagefold_server::raw::text(above));
@@ -40,8 +42,13 @@ pub fn run(args: &Mount) -> Result<()> {
                 dry_run: args.dry_run,
                 ..Mount::of(name.clone(), None)
             };
-            if failures.take(&name, super::mount::run(&one)).is_none() {
-                failed.push(dir);
+            // The directories below it are to be seen only when it is mounted.
+            let is_unseen = sound.iter().any(|above| dir.starts_with(above));
+            let done = if is_unseen { plan::make(&one).map(drop) } else { super::mount::run(&one) };
+            match failures.take(&name, done) {
+                None => failed.push(dir),
+                Some(()) if args.dry_run => sound.push(dir),
+                Some(()) => {}
             }
         }
     }

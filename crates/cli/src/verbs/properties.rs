@@ -117,7 +117,17 @@ pub fn set(args: &Set) -> Result<()> {
     let (assignments, targets) = args.words.split_at(split);
     if assignments.is_empty() {
         let first = args.words.first().map_or("", String::as_str);
+        if let [name] = args.words.as_slice()
+            && (target::is_path(name)
+                || target::name(name).is_ok_and(|name| target::known(&name.pool).is_ok()))
+        {
+            let name = crate::table::printable(name);
+            return Err(Failure::usage(format!("what is to be set on {name}?")).hint(format!(
+                "pagefold set PROPERTY=VALUE {name}; its properties: pagefold get all {name}"
+            )));
+        }
         if let [name, properties @ ..] = args.words.as_slice()
+            && !properties.is_empty()
             && properties.iter().all(|word| word.contains('='))
         {
             return Err(wrong_order("what is to be set", &format!("set {} {name}", properties.join(" "))));

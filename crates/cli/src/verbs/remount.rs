@@ -3,15 +3,22 @@
 //! The server does its part; the kernel's part is asked of it here, in the caller's mount namespace. To forbid changes
 //! the kernel comes first, since it knows who writes; to allow them, the server.
 
+<<<<<<< HEAD
 use std::path::{Path, PathBuf};
 
+=======
+>>>>>>> fd
 use pagefold_server::control::{Client, MountFigures, Reply, Request};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::files;
 use pagefold_server::mounts::{self, MountEntry};
 use pagefold_server::names::{self, Name};
+<<<<<<< HEAD
 use pagefold_server::raw::shown;
 use pagefold_server::registry::paths_text;
+=======
+use pagefold_server::raw::{self, shown};
+>>>>>>> fd
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
@@ -172,13 +179,21 @@ fn mount_meant(args: &Mount) -> Result<MountEntry> {
         return Ok(mount);
     }
     if target::is_path(source) {
-        return mount_lookup::mount_at(Path::new(source));
+        return mount_lookup::mount_at(&raw::path_of(source));
     }
-    let name = Name::parse(source)?.to_string();
-    let found = mounts::ours()?.into_iter().find(|mount| mount.source == name);
-    found.ok_or_else(|| {
-        Failure::new(format!("{name} is not mounted")).hint("see what is mounted: pagefold status")
-    })
+    // A word that is both a name and a path counts as a name.
+    let name = Name::parse(source).map(|name| name.to_string());
+    let is_named = |mount: &MountEntry| name.as_ref().is_ok_and(|name| mount.source == *name);
+    if let Some(found) = mounts::ours()?.into_iter().find(is_named) {
+        return Ok(found);
+    }
+    match mount_lookup::mount_if_at(&raw::path_of(source))? {
+        Some(found) => Ok(found),
+        None => {
+            Err(Failure::new(format!("{} is not mounted", name?))
+                .hint("see what is mounted: pagefold status"))
+        }
+    }
 }
 
 /// Returns the other places of a mount if its directory was given: then that place is meant. The name of a dataset stands

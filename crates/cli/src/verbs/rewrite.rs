@@ -101,7 +101,8 @@ impl RewriteJob {
     /// copied, if any had to be.
     fn rewrite(&self, recordsize: u32, rate: Option<u64>) -> Result<Option<u64>> {
         let mut client: Client = target::server(&self.pool)?;
-        let what = FileRewrite { device: self.device, inode: self.inode, recordsize, rate };
+        let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        let what = FileRewrite { device: self.device, inode: self.inode, recordsize, rate, path };
         let progress = Progress::bytes("rewriting");
         let mut reply = client.ask_and_wait(&Request::Rewrite { what })?;
         while let Reply::Rewriting { done_bytes, total_bytes } = reply {

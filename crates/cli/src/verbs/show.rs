@@ -3,10 +3,12 @@
 mod advice;
 mod status;
 
+use std::time::Duration;
+
 use pagefold_server::control::{Client, PoolFigures, Reply, Request};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::registry::{Known, Registry};
-use pagefold_server::{mounts, pool_status, raw, units};
+use pagefold_server::{mounts, pool_status, raw, timeouts, units};
 use serde_json::json;
 
 use crate::args::{Output, Pools};
@@ -21,10 +23,12 @@ pub use status::status;
 pub(super) const SHOWN: &str = "shown in full";
 /// State of a pool that is known and cannot be opened.
 const UNAVAILABLE: &str = "UNAVAIL";
+/// State of a pool whose server does not answer.
+const SILENT: &str = "SILENT";
 
 /// Prints one line per pool.
 pub fn list(targets: &[String], output: Output) -> Result<()> {
-    let (pools, failures) = gather(targets)?;
+    let (pools, failures) = gather(targets, timeouts::ANSWER_IN_LIST)?;
     if output.json {
         super::print_json(&json!({ "pools": pools, "failures": failures.json() }))?;
         return failures.finish(targets.len(), SHOWN);
@@ -47,7 +51,7 @@ pub fn list(targets: &[String], output: Output) -> Result<()> {
         ("MOUNTPOINT", Align::Left),
     ]);
     for pool in &pools {
-        if pool.state == UNAVAILABLE {
+        if !is_seen(pool) {
             let unknown = || "-".to_owned();
             let name = pool.name.clone();
             let state = pool.state.clone();
@@ -130,13 +134,14 @@ pub fn df(args: &Pools) -> Result<()> {
 }
 
 /// Returns the figures of the pools that are named, or of all that are known or mounted. A pool that is known and
-/// cannot be opened is among them, and is reported as a failure as well.
-fn gather(words: &[String]) -> Result<(Vec<PoolFigures>, Failures)> {
+/// cannot be opened is among them, and is reported as a failure as well; so is one whose server does not answer for as
+/// long as `patience`.
+fn gather(words: &[String], patience: Duration) -> Result<(Vec<PoolFigures>, Failures)> {
     let mut failures = Failures::new();
     let mut all = Vec::new();
     for name in &named_pools(words, &mut failures)? {
-        let Some(pool) = failures.take(name, one(name)) else { continue };
-        if pool.state == UNAVAILABLE {
+        let Some(pool) = failures.take(name, one(name, patience)) else { continue };
+        if !is_seen(&pool) {
             let problem = pool.problem.clone().unwrap_or_else(|| "it cannot be opened".into());
             failures.also(name, Failure::new(problem));
         }
@@ -160,9 +165,20 @@ pub(super) fn named_pools(words: &[String], failures: &mut Failures) -> Result<V
     Ok(names)
 }
 
-fn one(pool: &str) -> Result<PoolFigures> {
+/// Returns true if the figures of a pool are known, not only its name.
+fn is_seen(pool: &PoolFigures) -> bool {
+    pool.state != UNAVAILABLE && pool.state != SILENT
+}
+
+fn one(pool: &str, patience: Duration) -> Result<PoolFigures> {
+    let ask = |client: &mut Client| match client.ask_while(&Request::Status {}, patience, &mut || true) {
+        Ok(Some(Reply::Status { figures })) => Ok(*figures),
+        Ok(_) => Err(client.misunderstood()),
+        Err(failure) if client.is_silent() => Ok(silent(pool, &failure)),
+        Err(failure) => Err(failure),
+    };
     target::ask_or_look(pool, ask, |known| {
-        Ok(pool_status::figures_offline(known).unwrap_or_else(|failure| unavailable(known, &failure)))
+        Ok(pool_status::figures_offline(known).unwrap_or_else(|failure| unavailable(Some(known), &failure)))
     })
 }
 
@@ -173,14 +189,21 @@ fn ask(client: &mut Client) -> Result<PoolFigures> {
     }
 }
 
+/// Returns the figures of a pool whose server does not answer, so that it is listed all the same.
+fn silent(pool: &str, failure: &Failure) -> PoolFigures {
+    let known = Registry::open().and_then(|registry| registry.find(pool)).ok();
+    PoolFigures { name: pool.to_owned(), state: SILENT.into(), ..unavailable(known.as_ref(), failure) }
+}
+
 /// Returns the figures of a known pool that cannot be opened now, so that it is listed all the same.
-fn unavailable(known: &Known, failure: &Failure) -> PoolFigures {
+fn unavailable(known: Option<&Known>, failure: &Failure) -> PoolFigures {
+    let devices = known.iter().flat_map(|known| &known.devices);
     PoolFigures {
-        name: known.name.clone(),
-        guid: known.guid.clone(),
+        name: known.map(|known| known.name.clone()).unwrap_or_default(),
+        guid: known.map(|known| known.guid.clone()).unwrap_or_default(),
         state: UNAVAILABLE.into(),
         problem: Some(failure.what().to_owned()),
-        devices: known.devices.iter().map(|path| pool_status::unseen_device(path)).collect(),
+        devices: devices.map(|path| pool_status::unseen_device(path)).collect(),
         ..PoolFigures::default()
     }
 }
@@ -190,6 +213,11 @@ fn mountpoint(pool: &PoolFigures) -> String {
         let dir = raw::text(&mount.dir);
         let others = pool.mounts.len().saturating_sub(1);
         return if others == 0 { dir } else { format!("{dir} (and {others} more)") };
+    }
+    if pool.state == SILENT {
+        // Nobody looks at the mount itself: that would wait for the server, too.
+        let there = mounts::ours().unwrap_or_default().into_iter().find(|mount| mount.pool() == pool.name);
+        return there.map_or_else(|| "-".into(), |mount| raw::text(&mount.dir));
     }
     let dead = mounts::dead(&pool.name).unwrap_or_default().into_iter().next();
     dead.map_or_else(|| "-".into(), |mount| format!("{} (its server died)", raw::text(&mount.dir)))

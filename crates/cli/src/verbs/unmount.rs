@@ -342,7 +342,7 @@ fn ended_before(client: &Client, devices: &[u32], before: &PoolFigures) -> Resul
     // A device of a mirror may be gone.
     let paths = before.devices.iter().map(|device| device.path.clone()).filter(|path| path.exists());
     let found = progress::scan(&paths.collect::<Vec<PathBuf>>())?;
-    let found = found.iter().find(|found| found.guid == before.guid);
+    let found = found.pools.iter().find(|found| found.guid == before.guid);
     if found.is_some_and(|found| found.state == FoundState::Degraded && found.exported) {
         return Ok(());
     }

@@ -54,7 +54,7 @@ pub(super) enum Request<'a> {
     Flush,
 }
 
-/// What a device has answered, and whether it is waited for.
+/// The answers of a device, and whether it is waited for.
 #[derive(Default)]
 pub struct Answers {
     judge: RwLock<Option<Weak<dyn Judge>>>,
@@ -100,7 +100,7 @@ pub(crate) fn owes(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| OWED.lock().contains(&DeviceFile::of(&meta)))
 }
 
-/// A debt of a device. It ends when this is dropped.
+/// An answer that a device owes. It has come when this is dropped.
 struct Owed {
     device: Option<DeviceFile>,
     path: PathBuf,
@@ -176,14 +176,14 @@ impl Answers {
         }
         let Some(mut ring) = take_ring() else { return request.make(file) };
         let began = Began::now();
-        let mut waiting = Waiting { answers: self, slices: 0 };
+        let mut waiting = Awaited { answers: self, slices: 0 };
         // Slices in a row in which others have answered: when all have hung, each has this time from the moment on at
         // which the first one answers.
         let mut alone = 0u64;
         // SAFETY: what the request points to is borrowed until this function returns, and if the request has not ended by
         // then, the ring gets memory and file first, or they are leaked.
         let called = unsafe {
-            ring.call(request.entry(file), SLICE_NS, || {
+            ring.call(&request.entry(file), SLICE_NS, || {
                 waiting.one_more();
                 alone = if judge.goes_on_without(self, began, bound_ns) { alone + 1 } else { 0 };
                 if !self.is_given_up() && alone > 0 && alone.saturating_mul(SLICE_NS) >= bound_ns {
@@ -223,12 +223,12 @@ fn given_up() -> io::Error {
 }
 
 /// A request that waits, as far as others of the device are concerned.
-struct Waiting<'a> {
+struct Awaited<'a> {
     answers: &'a Answers,
     slices: u64,
 }
 
-impl Waiting<'_> {
+impl Awaited<'_> {
     fn one_more(&mut self) {
         if self.slices == 0 {
             self.answers.overdue.fetch_add(1, SeqCst);
@@ -237,7 +237,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Awaited<'_> {
     fn drop(&mut self) {
         if self.slices > 0 {
             self.answers.overdue.fetch_sub(1, SeqCst);

@@ -313,12 +313,12 @@ impl Group {
         member.lacks(self.writes.uncovered().iter());
         self.changes.fetch_add(1, Ordering::SeqCst);
         drop(members);
-        tracing::error!(
-            group = self.number,
-            device = %member.path().display(),
-            %reason,
-            "a device is left out; the pool goes on without it"
-        );
+        let (group, device) = (self.number, member.path().display());
+        if state == MemberState::Offline {
+            tracing::info!(group, %device, %reason, "a device is left out, as was asked for");
+        } else {
+            tracing::error!(group, %device, %reason, "a device is left out; the pool goes on without it");
+        }
         true
     }
 

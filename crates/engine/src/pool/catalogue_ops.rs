@@ -39,6 +39,13 @@ pub(super) fn check_part(part: &str, what: &str) -> Result<()> {
     )))
 }
 
+fn check_property(name: &str, value: Option<&str>, of_snapshot: bool) -> Result<()> {
+    if name.len().max(value.map_or(0, str::len)) > TEXT_BYTES_MAX {
+        return Err(Error::Invalid(format!("a property is longer than {TEXT_BYTES_MAX} bytes")));
+    }
+    quotas::check_value(name, value, of_snapshot)
+}
+
 fn check_path(path: &str) -> Result<()> {
     if path.len() > PATH_BYTES_MAX {
         return Err(Error::Invalid(format!("'{path}' is longer than {PATH_BYTES_MAX} bytes")));
@@ -259,7 +266,7 @@ impl Pool {
     /// As [`Pool::snapshot`], with properties that are set on each of the snapshots in the same instant.
     ///
     /// # Errors
-    /// As [`Pool::snapshot`].
+    /// As [`Pool::snapshot`]; [`Error::Invalid`] for properties, as [`Pool::set_property_of`].
     pub fn snapshot_with(
         &self,
         datasets: &[&str],
@@ -268,6 +275,7 @@ impl Pool {
         properties: &[(&str, &str)],
     ) -> Result<()> {
         check_part(name, "snapshot")?;
+        properties.iter().try_for_each(|(name, value)| check_property(name, Some(value), true))?;
         self.perform(|catalogue, bound| {
             let mut ops = Vec::new();
             for (path, id) in datasets.iter().zip(catalogue.next_id..) {
@@ -478,10 +486,7 @@ impl Pool {
     /// [`Error::NotFound`] for the dataset or snapshot; [`Error::Invalid`] for a name or value that is too long, and
     /// for a value that the property cannot have.
     pub fn set_property_of(&self, path: &str, name: &str, value: Option<&str>) -> Result<()> {
-        if name.len().max(value.map_or(0, str::len)) > TEXT_BYTES_MAX {
-            return Err(Error::Invalid(format!("a property is longer than {TEXT_BYTES_MAX} bytes")));
-        }
-        quotas::check_value(name, value, path.contains('@'))?;
+        check_property(name, value, path.contains('@'))?;
         loop {
             let before = self.shared.reapers.frees();
             let set = self.perform(|catalogue, _| {

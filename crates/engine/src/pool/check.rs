@@ -16,11 +16,12 @@ use crate::tree::{Value, Visit, reap};
 use crate::{Addr, Error, Key, Ptr, Result};
 
 mod accounting;
+mod report;
+
+pub use report::CheckReport;
 
 /// Number of records that are read at a time.
 const STEP_RECORDS: usize = 256;
-/// Largest number of errors that are reported one by one.
-const ERRORS_MAX: usize = 100;
 
 /// Progress of a check.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,49 +30,6 @@ pub struct Progress {
     pub done_bytes: u64,
     /// Stored bytes of all live records.
     pub total_bytes: u64,
-}
-
-/// Findings of a check.
-#[derive(Clone, Debug, Default)]
-pub struct CheckReport {
-    /// Number of records that were read, verified and decoded.
-    pub records: u64,
-    /// Stored bytes of these records.
-    pub bytes: u64,
-    /// Number of tree nodes among them.
-    pub nodes: u64,
-    /// Number of pages that trees of datasets and snapshots refer to, each counted in every tree.
-    pub pages: u64,
-    /// Number of models of pages.
-    pub models: u64,
-    /// Number of datasets and snapshots.
-    pub versions: u64,
-    /// Number of records that are accounted as live and that nothing refers to.
-    pub leaked: u64,
-    /// Number of errors.
-    pub errors: u64,
-    /// The first hundred errors.
-    pub messages: Vec<String>,
-    /// Records that cannot be read, or not be decoded: see [`Pool::unreadable`].
-    pub(super) damaged: RecordSet,
-    /// True if tree nodes or parts of the segment table cannot be read: that a record was not reached is no finding
-    /// then.
-    incomplete: bool,
-}
-
-impl CheckReport {
-    /// Notes that a tree node cannot be read.
-    fn lost_node(&mut self, error: &Error) {
-        self.incomplete = true;
-        self.error(error.to_string());
-    }
-
-    pub(super) fn error(&mut self, message: String) {
-        self.errors += 1;
-        if self.messages.len() < ERRORS_MAX {
-            self.messages.push(message);
-        }
-    }
 }
 
 /// Opens the pool read-only and checks everything: log, trees, segment table, every record.
@@ -116,6 +74,7 @@ pub fn check_on(
             "{faults} accounts would have fallen below zero while the log was replayed and checked"
         ));
     }
+    report.tell_repeats();
     Ok((pool, report))
 }
 

@@ -159,7 +159,7 @@ pub use relabel::{reguid, reguid_on, rename, rename_on};
 pub use removal::RemovalStatus;
 pub use rescue::{RescueReport, Unreadable};
 pub use rewrites::{Rewrites, Rewritten};
-pub use scan::{FoundPool, FoundState, is_log_device, scan, stands};
+pub use scan::{FoundPool, FoundState, candidates, is_log_device, read_as_scan, scan, stands};
 pub use scrub::{ScrubState, ScrubStatus};
 pub use send::{
     EntriesFrame, Origin, Partial, ReceiveOptions, Source, StreamEnd, StreamEntry, StreamHead, StreamItem,

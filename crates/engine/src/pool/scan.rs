@@ -245,7 +245,11 @@ fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Opti
     })
 }
 
-fn candidates(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+/// Returns the paths that [`scan`] reads: a folder stands for the files and block devices in it.
+///
+/// # Errors
+/// As [`scan`].
+pub fn candidates(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in paths {
         let io = |source| Error::Io { op: "open", device: path.clone(), offset: 0, len_bytes: 0, source };
@@ -278,6 +282,13 @@ fn look(path: &Path, target: PathTarget) -> Option<Seen> {
     let member = Member::read(OneDevice::of(&device)).ok()?;
     let exported = member.head.exported;
     Some(Seen { member, target, exported, in_use, also: Vec::new() })
+}
+
+/// Reads all of a device that [`scan`] reads, and forgets it. It does not lock the device.
+pub fn read_as_scan(path: &Path) {
+    if let Ok(device) = FileDevice::open(path, OpenMode::Unlocked) {
+        let _forgotten = (SpareLabel::read(OneDevice::of(&device)), Member::read(OneDevice::of(&device)));
+    }
 }
 
 /// Returns the label of a device and how far its pool has come, even if a process has it open.

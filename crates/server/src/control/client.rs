@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -26,6 +26,8 @@ pub struct Client {
     process: Option<OwnedFd>,
     /// True once the connection broke.
     lost: bool,
+    /// True once the server has not answered in time.
+    silent: bool,
 }
 
 /// Returns an error if a socket belongs neither to root nor to our own user: what its owner says would be believed.
@@ -51,7 +53,7 @@ impl Client {
                 let peer = sockopt::socket_peercred(&stream).ok();
                 check_peer(pool, &path, peer)?;
                 let process = peer.and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
-                Ok(Some(Self { pool: pool.to_owned(), stream, process, lost: false }))
+                Ok(Some(Self { pool: pool.to_owned(), stream, process, lost: false, silent: false }))
             }
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
@@ -140,6 +142,36 @@ impl Client {
         self.exchange(request, Some(timeouts::ANSWER))
     }
 
+    /// Does the same for at most `patience`, and as long as `goes_on` returns true, which is asked several times a second.
+    /// Returns `None` once that has returned false. The connection is of no use then, nor after an error.
+    pub fn ask_while(
+        &mut self,
+        request: &Request,
+        patience: Duration,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Reply>> {
+        let end = Instant::now() + patience;
+        let sent = self
+            .stream
+            .set_read_timeout(Some(patience))
+            .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX));
+        while sent.is_ok() && !self.has_word_within(timeouts::ANSWER_STEP)? {
+            if !goes_on() {
+                return Ok(None);
+            }
+            if Instant::now() >= end {
+                return self.understand(Err(io::ErrorKind::TimedOut.into())).map(Some);
+            }
+        }
+        let reply = sent.and_then(|()| self.read());
+        self.understand(reply).map(Some)
+    }
+
+    /// Returns true if the server has not answered the last request in time.
+    pub fn is_silent(&self) -> bool {
+        self.silent
+    }
+
     /// Sends a request that others may delay. After a second, calls `tell`, which says what is waited for. `patience`
     /// is the time after which the server answers at the latest.
     pub fn ask_telling(
@@ -206,9 +238,13 @@ impl Client {
 
     /// Returns true if the server has sent something, or has ended.
     pub fn has_word(&self) -> Result<bool> {
-        let now = timespec(Duration::ZERO);
+        self.has_word_within(Duration::ZERO)
+    }
+
+    fn has_word_within(&self, time: Duration) -> Result<bool> {
+        let time = timespec(time);
         let mut stream = [PollFd::new(&self.stream, PollFlags::IN)];
-        let found = retry_on_intr(|| poll(&mut stream, Some(&now)));
+        let found = retry_on_intr(|| poll(&mut stream, Some(&time)));
         Ok(found.context(|| "cannot look for a reply of the server".into())? > 0)
     }
 
@@ -257,6 +293,7 @@ impl Client {
             }
             Ok(reply) => Ok(reply),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                self.silent = true;
                 Err(Failure::new(format!("the server of pool {pool} does not answer"))
                     .hint(format!("its log may say why: pagefold events {pool}")))
             }

@@ -515,7 +515,8 @@ pub struct PoolFigures {
     pub name: String,
     /// Unique number, in hexadecimal.
     pub guid: String,
-    /// `ONLINE`, `DEGRADED`, `EXPORTED`, `CRASHED`, `FAULTED`, `RESCUE`.
+    /// `ONLINE`, `DEGRADED`, `EXPORTED`, `CRASHED`, `FAULTED`, `RESCUE`; `UNAVAIL` if it cannot be opened, `SILENT` if its
+    /// server does not answer: then nothing else is known.
     pub state: String,
     /// Description of a problem, if there is one.
     pub problem: Option<String>,

@@ -523,7 +523,7 @@ pub enum Reply {
 }
 
 /// A file that is to have another recordsize.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRewrite {
     /// The mount's device number.
     pub device: u32,
@@ -533,4 +533,7 @@ pub struct FileRewrite {
     pub recordsize: u32,
     /// Largest number of bytes copied per second; `None`: no bound.
     pub rate: Option<u64>,
+    /// Its path as the client names it, for the log; empty from a client of an older version.
+    #[serde(default, with = "crate::raw::path")]
+    pub path: PathBuf,
 }

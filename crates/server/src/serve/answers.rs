@@ -12,11 +12,11 @@ use super::mounted::Mounted;
 use super::server::Server;
 use super::{devices, recompress, remount, rewriting};
 use crate::control::{
-    FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
+    FileRewrite, FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
 };
 use crate::failure::{Failure, Result};
 use crate::operations::Mounts;
-use crate::{dataset_figures, engine_errors, models, names, pool_errors, pool_status, streams};
+use crate::{dataset_figures, engine_errors, models, names, pool_errors, pool_status, raw, streams, units};
 
 /// Largest number of inodes in one request.
 const USAGE_INODES_MAX: usize = 16_384;
@@ -149,6 +149,24 @@ impl Answers {
     }
 }
 
+/// Logs how a stream has ended. A rewrite is told in words that its user knows.
+fn log_end(request: &Request, done: &Result<Reply>) {
+    match (request, done) {
+        (Request::Rewrite { what }, done) => {
+            let FileRewrite { path, recordsize, .. } = what;
+            let (file, recordsize) = (raw::shown(path), units::size((*recordsize).into()));
+            match done {
+                Ok(_) => tracing::info!(file, recordsize, "a file was rewritten"),
+                Err(failure) => {
+                    tracing::warn!(file, recordsize, reason = failure.what(), "a file was not rewritten");
+                }
+            }
+        }
+        (request, Ok(_)) => tracing::info!(?request, "done"),
+        (request, Err(failure)) => tracing::warn!(?request, failure = failure.what(), "failed"),
+    }
+}
+
 impl Answers {
     /// Carries out a request for which [`Request::is_stream`] is true; returns the last reply.
     fn answer_stream(&self, request: &Request, connection: &UnixStream) -> Result<Reply> {
@@ -165,10 +183,7 @@ impl Answers {
             Request::AddGroups { paths, groups } => devices::add_groups(&self.0, paths, groups, connection),
             _ => Err(Failure::new("that is no stream")),
         };
-        match &done {
-            Ok(_) => tracing::info!(?request, "done"),
-            Err(failure) => tracing::warn!(?request, failure = failure.what(), "failed"),
-        }
+        log_end(request, &done);
         done
     }
 

@@ -84,7 +84,7 @@ impl ExportSource {
         let open = || Fs::mount(Arc::clone(&self.dataset), Arc::new(SystemClock), self.fs_options.clone());
         let fs = match open() {
             Err(FsError::NotFound) if !self.read_only && is_empty(self.dataset.as_ref())? => {
-                pools::format(self.dataset.as_ref())?;
+                pools::format(self.dataset.as_ref(), &self.name)?;
                 open()
             }
             opened => opened,

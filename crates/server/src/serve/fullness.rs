@@ -7,12 +7,12 @@ use pagefold_engine::dataset::{Bound, Space};
 use pagefold_engine::pool::Pool;
 
 use crate::control::ThinFigures;
-use crate::units::FULL_DAYS;
+use crate::units::{FULL_DAYS, PROBLEM_PERCENT};
 pub use crate::units::{FULL_PERCENT, hundredths as percent};
 use crate::{names, pool_errors, pool_status, units};
 
 /// Shares of a pool's capacity, in per cent; a warning comes once when each is reached.
-const STEPS: [u64; 3] = [FULL_PERCENT, 90, 95];
+const STEPS: [u64; 3] = [FULL_PERCENT, 90, PROBLEM_PERCENT];
 /// Days until a pool is full; a warning comes once when each is reached. A step is reported again after half as many
 /// days more were left.
 const DAYS: [u64; 3] = [FULL_DAYS, 7, 2];

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use pagefold_server::control::{Activity, Client, Reply, Request};
 use pagefold_server::failure::{Context, Failure, Result};
-use pagefold_server::raw;
+use pagefold_server::{raw, timeouts};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -59,8 +59,9 @@ pub fn run(args: &Iostat) -> Result<()> {
         let mut now: Vec<Activity> = Vec::new();
         let mut gone: Vec<(usize, Failure)> = Vec::new();
         for (index, client) in clients.iter_mut().enumerate() {
-            match ask(client) {
-                Ok(activity) => now.push(activity),
+            match ask(client, &stop) {
+                Ok(Some(activity)) => now.push(activity),
+                Ok(None) => return failures.finish(plan.pools.len(), WATCHED),
                 Err(failure) => gone.push((index, failure)),
             }
         }
@@ -150,10 +151,13 @@ fn plan(words: &[String]) -> Result<Sampling> {
     Ok(Sampling { pools: pools.to_vec(), interval: interval.transpose()?, count: count.transpose()? })
 }
 
-fn ask(client: &mut Client) -> Result<Activity> {
-    match client.ask(&Request::Counters {})? {
-        Reply::Counters { activity } => Ok(activity),
-        _ => Err(client.misunderstood()),
+/// Returns what a pool's server has counted; `None` if the user wants an end before it answers.
+fn ask(client: &mut Client, stop: &AtomicBool) -> Result<Option<Activity>> {
+    let mut goes_on = || !stop.load(Ordering::Relaxed);
+    match client.ask_while(&Request::Counters {}, timeouts::ANSWER, &mut goes_on)? {
+        None => Ok(None),
+        Some(Reply::Counters { activity }) => Ok(Some(activity)),
+        Some(_) => Err(client.misunderstood()),
     }
 }
 

@@ -3,10 +3,10 @@
 use pagefold_server::control::{DeviceFigures, ForecastFigures, PoolFigures, QuotaFigures};
 use pagefold_server::raw::shown;
 use pagefold_server::serve::{FULL_PERCENT, percent};
-use pagefold_server::units;
+use pagefold_server::units::{self, PROBLEM_PERCENT};
 
 use super::super::{log_device, spares};
-use super::UNAVAILABLE;
+use super::{SILENT, UNAVAILABLE};
 
 /// Returns true if errors were met since they were cleared.
 pub(super) fn has_errors(pool: &PoolFigures) -> bool {
@@ -16,8 +16,13 @@ pub(super) fn has_errors(pool: &PoolFigures) -> bool {
         || pool.devices.iter().any(|device| !device.errors.is_zero())
 }
 
-/// Returns true if something is wrong with a pool; being nearly full does not count.
+/// Returns true if something is wrong with a pool. That it is nearly full does not count, until next to nothing is left.
 pub(super) fn has_problem(pool: &PoolFigures) -> bool {
+    // Of a pool that crashed, what is available is known only after its recovery.
+    let is_measured = matches!(pool.state.as_str(), "ONLINE" | "EXPORTED");
+    if is_measured && fullness(pool) >= PROBLEM_PERCENT {
+        return true;
+    }
     let sound = matches!(pool.state.as_str(), "ONLINE" | "EXPORTED" | "CRASHED") && pool.problem.is_none();
     !sound || has_errors(pool) || pool.second_copies_read > 0 || pool.account_faults > 0
 }
@@ -86,6 +91,11 @@ pub(super) fn advice(pool: &PoolFigures) -> Option<String> {
         UNAVAILABLE => {
             Some("connect its devices again, or tell where they are: pagefold import -d DIR".into())
         }
+        SILENT => Some(format!(
+            "see whether its devices answer (dmesg), and its log: {}; to end it: pagefold unmount --force {}",
+            pagefold_server::files::log_of(&pool.name).map(|log| shown(&log)).unwrap_or_default(),
+            pool.name
+        )),
         "ONLINE" if spares::advice(pool, "ONLINE").is_some() => spares::advice(pool, "ONLINE"),
         _ if has_errors(pool) => Some(error_advice(pool)),
         "ONLINE" if pool.second_copies_read > 0 => Some(format!(

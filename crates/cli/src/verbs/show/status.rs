@@ -1,26 +1,28 @@
 //! `status`: shows everything about a pool.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use pagefold_engine::dataset::LogicalCapacity;
 use pagefold_server::control::{
     ConfinementFigures, DeviceFigures, MemoryFigures, PoolFigures, TakeoverFigures,
 };
 use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::registry::Registry;
 use pagefold_server::serve::percent;
-use pagefold_server::{props, raw, units};
+use pagefold_server::{props, raw, timeouts, units};
 use serde_json::json;
 
 use super::super::backup::{BackupStatus, Behind, backup_statuses, replicas};
 use super::super::{log_device, spares};
 use super::advice::{advice, full_quotas, has_errors, has_problem, soon_full};
-use super::{Numbers, SHOWN, UNAVAILABLE, gather};
+use super::{Numbers, SHOWN, gather, is_seen};
 use crate::args::Status;
 use crate::table::{self, Align, Table};
 
 /// Prints everything about each pool.
 pub fn status(args: &Status) -> Result<()> {
-    let (mut pools, mut failures) = gather(&args.targets)?;
+    let (mut pools, mut failures) = gather(&args.targets, timeouts::ANSWER)?;
     let all = pools.len();
     let mut backups: BTreeMap<String, Vec<BackupStatus>> = BTreeMap::new();
     // Summing up what all datasets hold is worth it only where one of them has a policy.
@@ -133,7 +135,7 @@ fn line(label: &str, text: &str) {
 
 fn print_status(pool: &PoolFigures, show: Numbers) {
     print_state(pool);
-    if pool.state == UNAVAILABLE {
+    if !is_seen(pool) {
         line(
             "devices",
             &pagefold_server::registry::paths_text(
@@ -332,11 +334,28 @@ fn print_devices(pool: &PoolFigures, show: Numbers) {
     print_table(pool, |bytes| show.size(bytes), &COLUMNS);
 }
 
+/// Returns the path that the missing device of a pool had last: the only one that is remembered here and is none of a device
+/// that is there. If several are missing, nothing tells which had which.
+fn last_path(pool: &PoolFigures) -> Option<PathBuf> {
+    let is_missing = |device: &&DeviceFigures| device.path.as_os_str().is_empty();
+    if pool.devices.iter().filter(is_missing).count() != 1 {
+        return None;
+    }
+    let known = Registry::open().and_then(|registry| registry.of_guid(&pool.guid)).ok().flatten()?;
+    let is_there = |path: &PathBuf| {
+        pool.devices.iter().any(|device| device.path == *path)
+            || pool.spares.iter().any(|spare| spare.path == *path)
+    };
+    let mut gone = known.devices.into_iter().filter(|path| !is_there(path));
+    gone.next().filter(|_| gone.next().is_none())
+}
+
 /// Prints a table of a pool's devices; mirrors stand below each other. The log device and spares have headings.
 fn print_table(pool: &PoolFigures, size: impl Fn(u64) -> String, columns: &[(&'static str, Align)]) {
     let mut devices = Table::new(columns);
     let empty = |from: usize| std::iter::repeat_n(String::new(), columns.len() - from);
     let heading = |name: String| std::iter::once(name).chain(empty(1)).collect();
+    let last = last_path(pool);
     let by_group = || pool.devices.chunk_by(|a, b| a.group == b.group);
     let is_log = |group: &&[DeviceFigures]| group.iter().any(|device| device.log);
     let add = |devices: &mut Table, group: &[DeviceFigures], indent: &str| {
@@ -346,15 +365,17 @@ fn print_table(pool: &PoolFigures, size: impl Fn(u64) -> String, columns: &[(&'s
             devices.row(heading(format!("{indent}{name}")));
         }
         for device in group {
-            let path = match device.path.as_os_str().is_empty() {
-                true => format!("number {}", device.number),
-                false => raw::text(&device.path),
+            let is_missing = device.path.as_os_str().is_empty();
+            let path = match (is_missing, &last) {
+                (true, Some(last)) => format!("number {}, last {}", device.number, raw::text(last)),
+                (true, None) => format!("number {}", device.number),
+                (false, _) => raw::text(&device.path),
             };
             let leaves = if device.leaves || device.removing { ", leaves" } else { "" };
             let mut row = vec![
                 format!("{indent}{below}{path}"),
                 format!("{}{leaves}{}{}", device.state, slow_note(device), spares::note(pool, device.number)),
-                size(device.size_bytes),
+                if is_missing { "-".to_owned() } else { size(device.size_bytes) },
                 device.errors.read_errors.to_string(),
                 device.errors.write_errors.to_string(),
                 device.errors.checksum_errors.to_string(),

@@ -34,7 +34,7 @@ pub(super) enum Called {
 /// A ring with at most one request.
 pub(super) struct CallRing {
     ring: IoUring,
-    /// What a request needs that was left alone.
+    /// Memory and file of a request that was left alone.
     left: Option<(LeftMemory, Arc<LockedFile>, Owed)>,
 }
 
@@ -96,12 +96,12 @@ impl CallRing {
     /// [`Called::Ended`], that may be after the call.
     pub(super) unsafe fn call(
         &mut self,
-        entry: squeue::Entry,
+        entry: &squeue::Entry,
         slice_ns: u64,
         mut goes_on: impl FnMut() -> bool,
     ) -> io::Result<Called> {
         // SAFETY: the caller promises it.
-        if unsafe { self.ring.submission().push(&entry) }.is_err() {
+        if unsafe { self.ring.submission().push(entry) }.is_err() {
             return Err(io::Error::other("a ring has no room for a request"));
         }
         let time =

@@ -13,7 +13,7 @@ use crate::limits::BLOCK_BYTES;
 use crate::{Error, Result};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// What a pipe holds before a write to it waits.
+/// Bytes that a pipe holds before a write to it waits.
 const PIPE_BYTES: usize = 64 << 10;
 
 /// Says that others answer from some time on.
@@ -82,7 +82,7 @@ fn of_a_device_that_is_given_up_all_requests_fail_and_the_memory_of_a_read_stays
     let (answers, _judge) = answers_of(2);
     let began = Began::now();
     let mut buf = AlignedBuf::from_bytes(&[1; BLOCK_BYTES]);
-    let mut ask = |buf: &mut AlignedBuf| {
+    let ask = |buf: &mut AlignedBuf| {
         answers.ask(&file, &path, Request::Read { buf, at: 0, offset: 0 }).unwrap_err().kind()
     };
     assert_eq!(ask(&mut buf), io::ErrorKind::TimedOut);
@@ -91,7 +91,7 @@ fn of_a_device_that_is_given_up_all_requests_fail_and_the_memory_of_a_read_stays
     assert_eq!(ask(&mut buf), io::ErrorKind::TimedOut, "it is not asked any more");
     let flush = answers.ask(&file, &path, Request::Flush).unwrap_err();
     assert_eq!(flush.kind(), io::ErrorKind::TimedOut);
-    // What comes late goes to memory that nobody else has.
+    // Late bytes go to memory that nobody else has.
     assert_eq!((buf.len(), buf[0]), (BLOCK_BYTES, 0));
     writer.write_all(&[9; BLOCK_BYTES]).unwrap();
     until(|| !owes(&path));
@@ -178,9 +178,9 @@ impl Half {
     }
 }
 
-struct Labels;
+struct NoLabels;
 
-impl Roster for Labels {
+impl Roster for NoLabels {
     fn record(&self, _group: u16) -> Result<()> {
         Ok(())
     }
@@ -198,7 +198,7 @@ fn mirror(halves: [&Arc<Half>; 2]) -> (Devices, Arc<dyn Roster>) {
         state: MemberState::Whole,
     };
     let devices = Devices::of_pool([halves.into_iter().zip(0..).map(member).collect()]);
-    let labels: Arc<dyn Roster> = Arc::new(Labels);
+    let labels: Arc<dyn Roster> = Arc::new(NoLabels);
     devices.set_roster(Arc::downgrade(&labels));
     devices.wait_at_most(2 * SLICE_NS);
     (devices, labels)
@@ -224,7 +224,7 @@ fn a_mirror_leaves_out_the_half_that_hangs_and_goes_on() {
     });
     assert_eq!(states(&devices), [MemberState::Whole, MemberState::Faulted]);
     devices.flush().unwrap();
-    // What it does late harms nobody.
+    // A late write harms nobody.
     late.read_exact(&mut vec![0; PIPE_BYTES + BLOCK_BYTES]).unwrap();
     devices.write(0, 4 * BLOCK, &page(4), true).unwrap();
     assert!(first.answers.has_answered(Began::now(), u64::MAX) || !first.answers.is_given_up());
