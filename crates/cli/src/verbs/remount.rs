@@ -3,22 +3,15 @@
 //! The server does its part; the kernel's part is asked of it here, in the caller's mount namespace. To forbid changes
 //! the kernel comes first, since it knows who writes; to allow them, the server.
 
-<<<<<<< HEAD
 use std::path::{Path, PathBuf};
 
-=======
->>>>>>> fd
 use pagefold_server::control::{Client, MountFigures, Reply, Request};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::files;
 use pagefold_server::mounts::{self, MountEntry};
 use pagefold_server::names::{self, Name};
-<<<<<<< HEAD
-use pagefold_server::raw::shown;
-use pagefold_server::registry::paths_text;
-=======
 use pagefold_server::raw::{self, shown};
->>>>>>> fd
+use pagefold_server::registry::paths_text;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
