@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::durable::spawn;
 use super::{Sleeper, mount, mounted, state};
-use crate::common::{Sandbox, can_mount, with_pools};
+use crate::common::{Sandbox, assert_failure, can_mount, kill_to_the_end, with_pools};
 
 #[test]
 fn a_copy_in_another_mount_namespace_is_named_and_waited_for_so_long_and_no_longer() {
@@ -68,6 +68,42 @@ fn who_still_uses_what_was_detached_is_named() {
     drop(sleeper);
     assert!(unmount.wait().unwrap().success());
     assert_eq!(state(&sandbox, "tank"), "EXPORTED");
+}
+
+/// The server of a pool.
+fn server_of(sandbox: &Sandbox, pool: &str) -> i32 {
+    let status = sandbox.json(&["status", pool]);
+    i32::try_from(status["pools"][0]["pid"].as_i64().unwrap()).unwrap()
+}
+
+#[test]
+fn what_a_dead_server_has_left_goes_with_its_dataset_or_pool() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank"]);
+    for name in ["a", "b", "c"] {
+        sandbox.ok(&["dataset", "create", &format!("tank/{name}")]);
+        mount(&sandbox, &format!("tank/{name}"), name);
+    }
+    kill_to_the_end(server_of(&sandbox, "tank"));
+    // A mount at another place takes the dead one of its dataset along, and no other.
+    mount(&sandbox, "tank/a", "elsewhere");
+    assert_eq!(mounted(&sandbox), ["b", "c", "elsewhere"]);
+    sandbox.ok(&["destroy", "-n", "tank/b"]);
+    assert_eq!(mounted(&sandbox), ["b", "c", "elsewhere"]);
+    sandbox.ok(&["destroy", "tank/b"]);
+    assert_eq!(mounted(&sandbox), ["c", "elsewhere"]);
+    // The server goes on when only what is dead is meant.
+    let server = server_of(&sandbox, "tank");
+    sandbox.ok(&["unmount", "tank/c"]);
+    assert_eq!((mounted(&sandbox), server_of(&sandbox, "tank")), (vec!["elsewhere".to_owned()], server));
+    mount(&sandbox, "tank/c", "c");
+    kill_to_the_end(server);
+    mount(&sandbox, "tank/a", "a");
+    assert_eq!(mounted(&sandbox), ["a", "c"]);
+    sandbox.ok(&["unmount", "tank"]);
+    assert_eq!((mounted(&sandbox), state(&sandbox, "tank")), (Vec::new(), "EXPORTED".into()));
 }
 
 /// /dev/fuse as it is on most machines, in this test's own mounts: users may open it.
