@@ -16,6 +16,8 @@ use crate::{dataset_properties, engine_errors, pools, props, raw, units};
 pub trait Mounts {
     /// Returns the directory where the dataset or snapshot with number `id` is mounted, if it is.
     fn mounted_at(&self, id: u64) -> Option<PathBuf>;
+    /// Returns true if it was mounted, and is open only because clients still use it: no directory leads there.
+    fn is_detached(&self, id: u64) -> bool;
     /// Ends all other reading of a snapshot that is to be destroyed.
     fn close_snapshot(&self, id: u64);
 }
@@ -26,6 +28,9 @@ pub struct NoMounts;
 impl Mounts for NoMounts {
     fn mounted_at(&self, _: u64) -> Option<PathBuf> {
         None
+    }
+    fn is_detached(&self, _: u64) -> bool {
+        false
     }
     fn close_snapshot(&self, _: u64) {}
 }
@@ -422,6 +427,11 @@ impl Executor<'_> {
     fn refuse_in_use(&self, found: &Listed) -> Result<()> {
         let Some(dir) = self.mounts.mounted_at(found.id) else { return Ok(()) };
         let name = self.full(&found.path);
+        if self.mounts.is_detached(found.id) {
+            let what = format!("{name} was detached from {}, and is still in use", raw::text(&dir));
+            return Err(Failure::new(what)
+                .hint(format!("see who uses it, and end that: pagefold status {}", self.pool.name())));
+        }
         Err(Failure::new(format!("{name} is mounted at {}", raw::text(&dir)))
             .hint(format!("unmount it first: pagefold unmount {}", raw::text(&dir))))
     }

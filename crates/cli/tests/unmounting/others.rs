@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::durable::spawn;
 use super::{Sleeper, mount, mounted, state};
-use crate::common::{Sandbox, assert_failure, can_mount, kill_to_the_end, with_pools};
+use crate::common::{Sandbox, assert_failure, can_mount, kill_to_the_end, wait_until, with_pools};
 
 #[test]
 fn a_copy_in_another_mount_namespace_is_named_and_waited_for_so_long_and_no_longer() {
@@ -104,6 +104,31 @@ fn what_a_dead_server_has_left_goes_with_its_dataset_or_pool() {
     assert_eq!(mounted(&sandbox), ["a", "c"]);
     sandbox.ok(&["unmount", "tank"]);
     assert_eq!((mounted(&sandbox), state(&sandbox, "tank")), (Vec::new(), "EXPORTED".into()));
+}
+
+#[test]
+fn a_dataset_that_was_detached_says_so_and_who_uses_it() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank"]);
+    sandbox.ok(&["dataset", "create", "tank/a"]);
+    mount(&sandbox, "tank", "mnt");
+    mount(&sandbox, "tank/a", "a");
+    sandbox.ok(&["snapshot", "tank/a@1"]);
+    let sleeper = Sleeper::holding(&sandbox.path("a/held"));
+    let rollback = ["rollback", "tank/a@1"];
+    assert_failure(&sandbox.run(&rollback), 1, &["tank/a is mounted at ", "pagefold unmount "]);
+    sandbox.ok(&["unmount", "--lazy", "tank/a"]);
+    let status = sandbox.ok(&["status", "tank"]);
+    let told = status.lines().find(|line| line.contains("detached")).unwrap();
+    let own = format!("process {} (sleep): open file ", sleeper.pid());
+    assert!(told.contains("tank/a from ") && told.contains(&own), "{told}");
+    let texts = ["tank/a was detached from ", "pagefold status tank"];
+    assert_failure(&sandbox.run(&rollback), 1, &texts);
+    drop(sleeper);
+    wait_until(|| !sandbox.ok(&["status", "tank"]).contains("detached"));
+    sandbox.ok(&rollback);
 }
 
 /// /dev/fuse as it is on most machines, in this test's own mounts: users may open it.
