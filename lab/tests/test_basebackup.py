@@ -314,6 +314,50 @@ def test_a_wrong_checksum_is_told_and_kept(run, pool, small):
         file.write(whole)
 
 
+def test_a_relative_link_to_a_tablespace_leads_to_the_copy(run, pool, small):
+    mountpoint, name = small.data.parent, f"{pool.pool}/small"
+    space = mountpoint / "space"
+    space.mkdir()
+    proc.run(["chown", f"{USER}:", space])
+    small.start()
+    small.sql(f"CREATE TABLESPACE space LOCATION '{space}'")
+    small.sql("CREATE TABLE in_space TABLESPACE space AS SELECT n FROM generate_series(1, 1000) n")
+    small.stop()
+    (link,) = (small.data / "pg_tblspc").iterdir()
+    link.unlink()
+    link.symlink_to("../../space")
+    # Without a mapping the copy's link would lead to other files than those of the copy.
+    assert f"-T {space}=NEW" in fails(pool, name, "-D", run.fresh("x"))
+    assert "no tablespace at" in fails(pool, name, "-D", run.fresh("x"), "-T", f"{mountpoint}/other=/new")
+    small.start()
+    try:
+        for form, told in (("plain", []), ("tar", []), ("tar", ["--server"])):
+            to, moved = run.fresh("relative"), run.fresh("relative-space")
+            pool.pagefold("basebackup", name, "-D", to, "-F", form, "-T", f"{space}={moved}", *told)
+            data = to
+            if form == "tar":
+                data = run.fresh("relative-data")
+                for folder, archive in ((data, "base.tar"), (moved, f"{link.name}.tar")):
+                    folder.mkdir(mode=0o700)
+                    proc.run(["chown", f"{USER}:", folder])
+                    proc.run(["tar", "-x", "-f", to / archive, "-C", folder])
+                shutil.copy(to / "backup_manifest", data)
+            if not told:
+                verified(data)
+            restored = Postgres(run, data, name=f"relative-{form}-{len(told)}")
+            restored.start()
+            try:
+                assert (data / "pg_tblspc" / link.name).readlink() == moved
+                assert restored.sql("SELECT count(*) FROM in_space") == "1000"
+            finally:
+                restored.stop()
+    finally:
+        small.sql("DROP TABLE in_space")
+        small.sql("DROP TABLESPACE space")
+        small.stop()
+    assert snapshots(pool) == []
+
+
 def test_what_lies_elsewhere_is_refused(run, pool, small):
     link, outside = small.data / "pg_tblspc/16999", run.fresh("outside")
     outside.mkdir()

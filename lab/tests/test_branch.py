@@ -115,12 +115,14 @@ def test_a_branch_of_a_running_server_recovers_and_is_its_own(pool, branches, pr
         for name, value in {
             "archive_mode": "off",
             "listen_addresses": "localhost",
-            "external_pid_file": "",
+            "external_pid_file": "branch.pid",
             "logging_collector": "off",
             "max_logical_replication_workers": "0",
             "port": str(branch["port"]),
         }.items():
             assert settings[name] == value, name
+        (log,) = Path(pool.environment["PAGEFOLD_LOG_DIR"]).glob("branch-*feature-x.log")
+        assert "external PID file" not in log.read_text()
         assert psql(branch, "SELECT count(*) FROM pg_replication_slots") == "0"
         assert server.sql("SELECT slot_name FROM pg_replication_slots") == "standby"
         assert int(pid_file.read_text()) == server.server.pid

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shlex
 import shutil
 import struct
 import subprocess
@@ -245,6 +246,9 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_made(production):
         (["--to-time", exact(time.time_ns() // 1000 + 3_600_000_000)], "later than what is archived"),
         (["--to-lsn", "0/1000028"], "it is earlier than backup"),
         (["--to-lsn", "F/0"], "later than what is archived"),
+        (["--to-lsn", "F/0"], f"archive list {production.repository} --key-file {production.key}"),
+        (["--to-latest", "--start"], f"where is {name} to be mounted?"),
+        (["--to-latest", "--mountpoint", production.run.dir / "x"], "without --start nothing is mounted"),
         (["--to-time", "2026-01-01 00:00:00"], "in which zone"),
         (["--to-lsn", "x"], "no place in a log"),
         (["--to-latest", "--timeline", "7"], "does not lead to the timeline"),
@@ -252,6 +256,23 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_made(production):
         done = started(production, "backup", "restore", production.repository, production.dataset.name, name, *words)
         assert done.returncode in (1, 2) and told in done.stderr, (words, done.stderr)
     assert name not in production.pool.pagefold("list", "-H", production.pool.pool)
+
+
+def test_a_server_that_was_started_can_be_stopped_as_it_says(production):
+    name, mountpoint = f"{production.pool.pool}/started", production.run.fresh("started")
+    production.archived()
+    words = ["--to-latest", "--start", "--mountpoint", mountpoint]
+    entry = production.run.mount(mountpoint)
+    said = production.backup("backup", "restore", production.repository, production.dataset.name, name, *words)
+    try:
+        assert (mountpoint / "data" / "postmaster.pid").exists()
+        (stop,) = re.findall(r"^  to stop it, as the owner of the data: (.*)$", said, re.M)
+        proc.run(shlex.split(stop), user=USER)
+        assert not (mountpoint / "data" / "postmaster.pid").exists()
+    finally:
+        production.pool.pagefold("unmount", "--force", name)
+        production.run.done(entry)
+        production.pool.pagefold("destroy", "-r", name)
 
 
 def test_the_server_itself_refuses_a_point_before_the_backup_is_consistent(production):

@@ -1,4 +1,4 @@
-"""PostgreSQL on a dataset whose quota it reaches, and back; another dataset is not disturbed."""
+"""Databases on datasets whose quota they reach, and back; another dataset is not disturbed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import time
 import pytest
 
 from lab import load, proc, verify
+from lab.mariadb import USER as MYSQL
+from lab.mariadb import MariaDB
 from lab.pool import Pool
 from lab.postgres import USER as POSTGRES
 from lab.postgres import Postgres
@@ -29,6 +31,7 @@ def pool(run, request):
         pytest.skip("quotas of datasets are Pagefold's own")
     with Pool(run, POOL_BYTES) as pool:
         yield pool
+        pool.unmount()
         pool.check()
 
 
@@ -94,7 +97,6 @@ def test_postgres_runs_into_its_quota_and_back(pool, run):
         server.stop()
     bounded.unmount()
     free.unmount()
-    pool.unmount()
 
 
 def fill(server: Postgres) -> str:
@@ -127,3 +129,35 @@ def wait_until(true) -> None:
     while not true():
         assert time.monotonic() < deadline, "space does not return within a minute"
         time.sleep(0.2)
+
+
+@pytest.mark.long
+def test_mariadb_goes_on_at_its_quota_if_its_log_has_room_of_its_own(pool, run):
+    """Verifies what docs/SEMANTICS.md advises: InnoDB ends the server if its log has no room."""
+    bounded, log = dataset(pool, "tables"), dataset(pool, "log", "-o", "reservation=64M")
+    server = MariaDB(run, bounded.folder("data", MYSQL), settings={"innodb_log_file_size": "16M"}, name="pinched-maria")
+    server.install()
+    home = log.folder("innodb", MYSQL)
+    server.settings["innodb_log_group_home_dir"] = str(home)
+    proc.run(["mv", server.data / "ib_logfile0", home])
+    proc.run(["chown", f"{MYSQL}:", home / "ib_logfile0"])
+    server.start()
+    try:
+        server.sql("CREATE DATABASE lab; CREATE TABLE lab.filler (n int, data longblob)")
+        pool.pagefold("set", f"quota={held(pool, bounded.name) + (24 << 20)}", bounded.name)
+        for rows in (500, 50, 5, 1):
+            with pytest.raises(proc.CommandFailed, match="is full"):
+                for _ in range(200):
+                    server.sql(f"INSERT INTO filler SELECT seq, random_bytes(1000) FROM seq_1_to_{rows}", database="lab")
+        # The same server answers, has lost nothing, and goes on when there is room.
+        count = int(server.sql("SELECT count(*) FROM filler", database="lab"))
+        pool.pagefold("set", "quota=none", bounded.name)
+        server.sql("INSERT INTO filler SELECT seq, random_bytes(1000) FROM seq_1_to_500", database="lab")
+        assert server.sql("SELECT count(*) FROM filler", database="lab") == str(count + 500)
+        verify.mariadb_healthy(server, "lab")
+    finally:
+        pool.pagefold("set", "quota=none", bounded.name)
+        server.stop()
+        for made in (log, bounded):
+            made.unmount()
+            pool.pagefold("destroy", made.name)

@@ -175,7 +175,7 @@ fn plan(
         archives.push(Archive { tablespace: Some(tablespace.clone()), attributes, items });
     }
     let attributes = attributes_of(&source.data)?;
-    let mut items = labels(start, attributes, options.format);
+    let mut items = labels(start, &source.tablespaces, attributes, options.format);
     items.extend(planner.data(&source.data)?);
     for tablespace in &source.tablespaces {
         items.extend(tablespace_link(tablespace, start, attributes, options.format));
@@ -223,7 +223,7 @@ fn attributes_of(folder: &Path) -> Result<Attributes> {
 }
 
 /// Returns the files with the server's own words about the backup.
-fn labels(start: &Start, folder: Attributes, format: Format) -> Vec<Item> {
+fn labels(start: &Start, tablespaces: &[Tablespace], folder: Attributes, format: Format) -> Vec<Item> {
     let Start::Server { label, tablespace_map, .. } = start else { return Vec::new() };
     let attributes = Attributes { mode: folder.mode & 0o660, ..folder };
     let file = |path: &str, text: &str| Item {
@@ -234,7 +234,7 @@ fn labels(start: &Start, folder: Attributes, format: Format) -> Vec<Item> {
     let mut items = vec![file("backup_label", label)];
     // The plain format has the links themselves.
     if matches!(format, Format::Tar(_)) && !tablespace_map.is_empty() {
-        items.push(file("tablespace_map", tablespace_map));
+        items.push(file("tablespace_map", &tablespace::moved_map(tablespace_map, tablespaces)));
     }
     items
 }
@@ -243,15 +243,15 @@ fn labels(start: &Start, folder: Attributes, format: Format) -> Vec<Item> {
 /// only.
 fn tablespace_link(of: &Tablespace, start: &Start, attributes: Attributes, format: Format) -> Option<Item> {
     let target = match (format, start) {
-        (Format::Plain, _) => &of.restored,
-        (Format::Tar(_), Start::Crash) => &of.target,
+        (Format::Plain, _) => of.restored.as_path(),
+        (Format::Tar(_), Start::Crash) => of.unpacked(),
         (Format::Tar(_), Start::Server { .. }) => return None,
     };
     let path = Path::new(tablespace::FOLDER).join(of.oid.to_string());
     Some(Item {
         path,
         attributes: Attributes { mode: 0o777, ..attributes },
-        kind: Kind::Link(target.clone()),
+        kind: Kind::Link(target.to_owned()),
     })
 }
 

@@ -19,6 +19,30 @@ pub struct Tablespace {
     pub folder: PathBuf,
     /// Its place in a backup of the plain format.
     pub restored: PathBuf,
+    /// True if that place was chosen: archives lead there, too.
+    pub moved: bool,
+}
+
+impl Tablespace {
+    /// Returns the place to which archives lead.
+    pub(crate) fn unpacked(&self) -> &Path {
+        if self.moved { &self.restored } else { &self.target }
+    }
+}
+
+/// Returns a server's `tablespace_map` with the places of tablespaces that are moved.
+pub(crate) fn moved_map(map: &str, tablespaces: &[Tablespace]) -> String {
+    let moved = |line: &str| {
+        let oid = line.split(' ').next()?;
+        let of = tablespaces.iter().find(|of| of.moved && of.oid.to_string() == oid)?;
+        Some(format!("{oid} {}\n", escaped(&of.restored.to_string_lossy())))
+    };
+    map.split_inclusive('\n').map(|line| moved(line).unwrap_or_else(|| line.to_owned())).collect()
+}
+
+/// Writes a path as the server reads it in `tablespace_map`.
+fn escaped(path: &str) -> String {
+    path.replace('\\', "\\\\").replace('\n', "\\\n").replace('\r', "\\\r")
 }
 
 /// Returns the links of a data directory: number and target, in the order of numbers.

@@ -335,7 +335,10 @@ fn tablespaces_are_archives_or_directories_of_their_own() {
         target: "/srv/space".into(),
         folder: folder.clone(),
         restored: restored.clone(),
+        moved: false,
     };
+    let moved = Tablespace { moved: true, restored: "/srv/mo\\ved".into(), ..space.clone() };
+    let moved = Source { tablespaces: vec![moved], ..cluster.source() };
     let source = Source { tablespaces: vec![space], ..cluster.source() };
     let make = |start: &Start, format| cluster.make_of(&source, start, format, &AtomicBool::new(false)).0;
     make(&Start::Crash, TAR).unwrap();
@@ -353,6 +356,14 @@ fn tablespaces_are_archives_or_directories_of_their_own() {
     assert_eq!(names[..2], ["backup_label".to_owned(), "tablespace_map".into()]);
     assert_eq!(contents["tablespace_map"], b"16500 /srv/space\n");
     assert!(!names.contains(&"pg_tblspc/16500".to_owned()));
+    fs::remove_dir_all(cluster.to()).unwrap();
+    // Archives of a tablespace that is moved lead to its new place.
+    let map = "16499 /srv/kept\n16500 /srv/space\n".into();
+    let Start::Server { label, wal, .. } = start.clone() else { panic!("another start") };
+    let elsewhere = Start::Server { label, tablespace_map: map, wal };
+    cluster.make_of(&moved, &elsewhere, TAR, &AtomicBool::new(false)).0.unwrap();
+    let (_, contents) = entries(&cluster.to().join("base.tar"));
+    assert_eq!(contents["tablespace_map"], b"16499 /srv/kept\n16500 /srv/mo\\\\ved\n");
     fs::remove_dir_all(cluster.to()).unwrap();
     make(&start, Format::Plain).unwrap();
     assert_eq!(fs::read_link(cluster.to().join("pg_tblspc/16500")).unwrap(), restored);

@@ -87,6 +87,14 @@ pub fn text(users: &[MountUser]) -> String {
     lines.join("\n")
 }
 
+/// Formats users in one line, at most [`SHOWN`].
+pub fn words(users: &[MountUser]) -> String {
+    match users {
+        [] => "a process that is not yours, or by the kernel".to_owned(),
+        some => text(some).trim_start().replace("\n  ", "; "),
+    }
+}
+
 /// Returns the mount namespace of a process, as the kernel names it.
 fn namespace(pid: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()

@@ -30,7 +30,7 @@ fn copies(before: &Known, opened: &Known) -> Vec<PathBuf> {
     let there = before.devices.iter().filter(|path| path.exists());
     let paths: Vec<PathBuf> = opened.devices.iter().chain(there).cloned().collect();
     // The mount is made: devices that cannot be looked at are no reason to fail.
-    let found = discovery::scan(&paths, &mut || ()).unwrap_or_default();
+    let found = discovery::scan(&paths, &mut |_| ()).unwrap_or_default().pools;
     let others = found.into_iter().filter(|pool| {
         pool.guid == opened.guid && !pool.devices.iter().any(|path| opened.devices.contains(path))
     });

@@ -157,7 +157,7 @@ fn what_cannot_be_a_branch_leaves_nothing_behind() {
         1,
         &["there is a dataset tank/prod already"],
     );
-    refused(&sandbox, &["branch", "create", "tank/prod", "other/x"], 2, &["different pools"]);
+    refused(&sandbox, &["branch", "create", "tank/prod", "other/x"], 2, &["there is no pool other"]);
     refused(&sandbox, &with(&["--data", "nowhere"]), 1, &["nowhere", "--data DIR"]);
     refused(&sandbox, &with(&["--data", "data/base"]), 1, &["no database in tank/prod, in data/base"]);
     refused(&sandbox, &with(&["--set", "novalue"]), 2, &["NAME=VALUE"]);
@@ -264,6 +264,22 @@ fn a_reset_leaves_what_others_need_and_is_told_of_obstacles_before_anything_ends
     sandbox.ok(&["release", "mine", "tank/x@own"]);
     sandbox.ok(&reset);
     assert_eq!(names(&sandbox, "dataset"), ["tank", "tank/prod", "tank/x", "tank/y"]);
+}
+
+#[test]
+fn a_branch_that_others_come_from_says_what_can_be_done() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    sandbox.ok(&["branch", "create", "tank/prod", "x"]);
+    sandbox.ok(&["branch", "create", "tank/x", "y"]);
+    let clone = "tank/x@branch-y has a clone: tank/y";
+    refused(&sandbox, &["branch", "delete", "tank/x"], 1, &[clone, "pagefold promote tank/y"]);
+    refused(&sandbox, &["branch", "create", "tank/prod", "feat/z"], 2, &["no '/'", "tank/feat/z"]);
+    sandbox.ok(&["promote", "tank/y"]);
+    sandbox.ok(&["branch", "delete", "tank/x"]);
+    assert_eq!(names(&sandbox, "dataset"), ["tank", "tank/prod", "tank/y"]);
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub trait Mounts {
     /// Returns the mount below whose `.pagefold/snapshot` files of the snapshot with number `id` are open, and how many, if
     /// any are.
     fn open_below(&self, id: u64) -> Option<(PathBuf, u64)>;
+    /// Returns true if it was mounted, and is open only because clients still use it: no directory leads there.
+    fn is_detached(&self, id: u64) -> bool;
     /// Ends all other reading of a snapshot that is to be destroyed.
     fn close_snapshot(&self, id: u64);
 }
@@ -36,6 +38,10 @@ impl Mounts for NoMounts {
     }
     fn open_below(&self, _: u64) -> Option<(PathBuf, u64)> {
         None
+    }
+
+    fn is_detached(&self, _: u64) -> bool {
+        false
     }
     fn close_snapshot(&self, _: u64) {}
 }
@@ -455,6 +461,11 @@ impl Executor<'_> {
     fn refuse_in_use(&self, found: &Listed) -> Result<()> {
         let name = self.full(&found.path);
         if let Some(dir) = self.mounts.mounted_at(found.id) {
+            if self.mounts.is_detached(found.id) {
+                let what = format!("{name} was detached from {}, and is still in use", raw::text(&dir));
+                let hint = format!("see who uses it, and end that: pagefold status {}", self.pool.name());
+                return Err(Failure::new(what).hint(hint));
+            }
             return Err(Failure::new(format!("{name} is mounted at {}", raw::text(&dir)))
                 .hint(format!("unmount it first: pagefold unmount {}", raw::text(&dir))));
         }

@@ -262,6 +262,11 @@ fn gaps_are_told_and_times_found() {
     assert_eq!(told[0], (1, Some(4 << 20), Some(39_000_000), missing(4)));
     assert_eq!(told[1], (2, Some(9 << 20), Some(79_000_000), None));
     assert_eq!(told[2], (3, None, None, None));
+    // The log in a backup may go on behind what is archived.
+    let mut further = log.lines[1].clone();
+    further.from = 10 << 20;
+    let until = [&log.lines[1], &further, &log.lines[2]].map(Line::whole_until);
+    assert_eq!(until, [Some(9 << 20), Some(10 << 20), None]);
     let line = &log.lines[0];
     assert_eq!(line.reaches_time(15_999_999), Reach::TooEarly);
     assert_eq!(line.reaches_time(16_000_000), Reach::Within);

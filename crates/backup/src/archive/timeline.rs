@@ -132,6 +132,12 @@ pub enum Reach {
 }
 
 impl Line {
+    /// Returns the place up to which the log is whole: that of the backup may go on behind what is archived. `None` if
+    /// nothing is archived from the backup on.
+    pub fn whole_until(&self) -> Option<u64> {
+        self.until.map(|until| if self.from == u64::MAX { until } else { until.max(self.from) })
+    }
+
     fn of(backup: &Backup, cluster: &Cluster, history: &History, segments: &BTreeSet<Name>) -> Self {
         let segment_bytes = u64::from(cluster.segment_bytes);
         let first = cluster.redo / segment_bytes;

@@ -55,7 +55,7 @@ pub struct Basebackup {
     /// The label that the server gives the backup.
     #[arg(short = 'l', long, default_value = "pagefold basebackup")]
     pub label: String,
-    /// Plain files of the tablespace at OLD go to NEW (may be repeated).
+    /// Plain files of the tablespace at OLD go to NEW; archives lead there (may be repeated).
     #[arg(short = 'T', long, value_name = "OLD=NEW")]
     pub tablespace_mapping: Vec<String>,
     /// Read so many bytes per second at most: 50M.

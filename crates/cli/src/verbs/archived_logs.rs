@@ -75,7 +75,7 @@ fn print(logs: &[ClusterLog], output: &Output) {
                 Some(micros) => timestamp::format(micros),
                 None => none(),
             };
-            let places = match line.until {
+            let places = match line.whole_until() {
                 Some(until) if line.from != u64::MAX => {
                     format!("{} to {}", control::lsn(line.from), control::lsn(until))
                 }

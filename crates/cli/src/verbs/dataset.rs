@@ -115,6 +115,9 @@ pub fn destroy(args: &Destroy) -> Result<()> {
     for (pool, what) in by_pool(&names) {
         let operation = Operation::Destroy { what, recursive: args.recursive, dry_run: args.dry_run };
         let outcome = datasets::perform(&pool, operation)?;
+        if !args.dry_run {
+            super::unmount::detach_left(&outcome.names)?;
+        }
         all.names.extend(outcome.names);
         all.freed_bytes += outcome.freed_bytes;
         all.blocked = all.blocked.or(outcome.blocked);

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use pagefold_server::control::UnmountMode;
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::registry::{Known, Registry, paths_text};
-use pagefold_server::{event_log, pools};
+use pagefold_server::{event_log, mounts, pools};
 
 use crate::args::Destroy;
 use crate::target;
@@ -36,6 +36,8 @@ pub fn run(args: &Destroy) -> Result<()> {
         super::unmount::whole_pool(&mut client, UnmountMode::Force)?;
     }
     pools::destroy(&known)?;
+    let left: Vec<String> = mounts::dead(&known.name)?.into_iter().map(|mount| mount.source).collect();
+    super::unmount::detach_left(&left)?;
     if let Err(failure) = event_log::remove(&known.guid) {
         eprintln!("pagefold: {failure}");
     }

@@ -71,7 +71,10 @@ fn make(args: &Mount, plan: &MountPlan) -> Result<Option<PathBuf>> {
     }
     let made = mountpoint::make(&plan.wanted.dir)?;
     mount(args, plan)?;
-    Ok(made.keep())
+    let made = made.keep();
+    let (pool, path) = (&plan.known.name, &plan.wanted.path);
+    super::unmount::detach_left(&[names::full(pool, path)])?;
+    Ok(made)
 }
 
 fn mount(args: &Mount, plan: &MountPlan) -> Result<()> {

@@ -3,7 +3,7 @@
 //! The server does its part; the kernel's part is asked of it here, in the caller's mount namespace. To forbid changes
 //! the kernel comes first, since it knows who writes; to allow them, the server.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use pagefold_server::control::{Client, MountFigures, Reply, Request};
 use pagefold_server::failure::{Failure, Result};

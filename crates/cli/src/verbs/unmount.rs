@@ -32,6 +32,10 @@ enum Which {
 struct Chosen {
     devices: Vec<u32>,
     places: Vec<MountEntry>,
+    /// Mounts that servers which died have left.
+    dead: Vec<MountEntry>,
+    /// True if nothing that is alive is meant, while the server has other mounts.
+    only_dead: bool,
 }
 
 /// Unmounts what is named.
@@ -58,7 +62,7 @@ fn all(mode: UnmountMode) -> Result<()> {
     let known = Registry::open()?.all()?;
     let is_known = |mount: &&MountEntry| known.iter().any(|known| known.name == mount.pool());
     for mount in mounts::ours()?.iter().rev().filter(is_known).filter(|mount| mounts::is_dead(mount)) {
-        failures.take(mount.pool(), detach_dead(mount));
+        failures.take(mount.pool(), detach_dead(mount, AFTERWARDS));
     }
     failures.finish_all("unmounted")
 }
@@ -105,7 +109,7 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
         let dead: Vec<MountEntry> =
             mounts::dead(&pool)?.into_iter().filter(|mount| is_chosen(mount, which)).collect();
         if !dead.is_empty() {
-            return dead.iter().rev().try_for_each(detach_dead);
+            return dead.iter().rev().try_for_each(|mount| detach_dead(mount, AFTERWARDS));
         }
         // The kernel takes a moment to notice that a server which answers no more has died.
         let there = mounts::ours()?.into_iter().find(|mount| is_chosen(mount, which));
@@ -173,21 +177,44 @@ fn is_meant(path: &str, name: &Name) -> bool {
 
 /// Returns the mounts that are meant, as the server and the kernel know them.
 fn chosen(client: &mut Client, which: &Which) -> Result<Chosen> {
+    let mounts = mounts_of(client)?;
+    let dead = left_by_the_dead(client.pool(), &mounts, which)?;
+    let only_dead = |devices: &[u32]| devices.is_empty() && !dead.is_empty() && !mounts.is_empty();
     match which {
-        Which::At(mount) => Ok(Chosen { devices: vec![mount.device.1], places: vec![mount.clone()] }),
+        Which::At(_) if !dead.is_empty() => {
+            let (devices, places) = (Vec::new(), Vec::new());
+            Ok(Chosen { only_dead: only_dead(&devices), devices, places, dead })
+        }
+        Which::At(mount) => {
+            let (devices, places) = (vec![mount.device.1], vec![mount.clone()]);
+            Ok(Chosen { devices, places, dead, only_dead: false })
+        }
         Which::Named(name) => {
-            let mounts = mounts_of(client)?;
             let meant = mounts.iter().filter(|mount| is_meant(&mount.path, name));
             let devices: Vec<u32> = meant.map(|mount| mount.device).collect();
             // umount(8) may have been run before; then all that is left is to wait for the end.
-            if devices.is_empty() && !mounts.is_empty() {
+            if devices.is_empty() && !mounts.is_empty() && dead.is_empty() {
                 return Err(Failure::new(format!("{name} is not mounted"))
                     .hint(format!("see what is: pagefold status {}", name.pool)));
             }
             let places = mounts::of_devices(&devices)?;
-            Ok(Chosen { devices, places })
+            Ok(Chosen { only_dead: only_dead(&devices), devices, places, dead })
         }
     }
+}
+
+/// Returns the mounts that are meant and that servers which died have left. Those of the server that runs now live.
+fn left_by_the_dead(pool: &str, served: &[MountFigures], which: &Which) -> Result<Vec<MountEntry>> {
+    let is_served = |mount: &MountEntry| served.iter().any(|served| served.device == mount.device.1);
+    let left = mounts::ours()?.into_iter().filter(|mount| mount.pool() == pool && !is_served(mount));
+    Ok(left.filter(|mount| is_chosen(mount, which) && mounts::is_dead(mount)).collect())
+}
+
+/// Detaches what servers that died have left mounted of these datasets and snapshots.
+pub fn detach_left(names: &[String]) -> Result<()> {
+    let left = mounts::ours()?.into_iter().filter(|mount| names.contains(&mount.source));
+    let dead: Vec<MountEntry> = left.filter(mounts::is_dead).collect();
+    dead.iter().rev().try_for_each(|mount| detach_dead(mount, ""))
 }
 
 fn mounts_of(client: &mut Client) -> Result<Vec<MountFigures>> {
@@ -202,7 +229,11 @@ fn figures(client: &mut Client) -> Result<PoolFigures> {
 }
 
 fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
-    let Chosen { devices, places } = chosen;
+    let Chosen { devices, places, dead, only_dead } = chosen;
+    dead.iter().rev().try_for_each(|mount| detach_dead(mount, ""))?;
+    if *only_dead {
+        return Ok(());
+    }
     let others: Vec<MountEntry> =
         mounts::of_devices(devices)?.into_iter().filter(|mount| !places.contains(mount)).collect();
     match mode {
@@ -420,14 +451,17 @@ fn not_mounted(word: &str, pool: &str) -> Result<()> {
     }
 }
 
+/// Text about a pool that no server has opened since its server died.
+const AFTERWARDS: &str = ", and the pool recovers when it is mounted again";
+
 /// Detaches a mount whose server is gone: there is nothing to close, so it is only taken out of the mount table. The
-/// pool recovers when it is mounted again.
-fn detach_dead(mount: &MountEntry) -> Result<()> {
+/// text says what becomes of the pool.
+fn detach_dead(mount: &MountEntry, afterwards: &str) -> Result<()> {
     pagefold_fuse::unmount(&mount.dir, true).map_err(|error| Failure::new(error.to_string()))?;
     eprintln!(
-        "pagefold: the server of pool {0} had died; its mount at {1} is detached, and the pool recovers when it is mounted again",
+        "pagefold: the server of pool {} had died; its mount at {} is detached{afterwards}",
         mount.pool(),
-        mount.dir.display()
+        shown(&mount.dir)
     );
     Ok(())
 }

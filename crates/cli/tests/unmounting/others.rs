@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::durable::spawn;
 use super::{Sleeper, mount, mounted, state};
-use crate::common::{Sandbox, can_mount, with_pools};
+use crate::common::{Sandbox, assert_failure, can_mount, kill_to_the_end, wait_until, with_pools};
 
 #[test]
 fn a_copy_in_another_mount_namespace_is_named_and_waited_for_so_long_and_no_longer() {
@@ -68,6 +68,67 @@ fn who_still_uses_what_was_detached_is_named() {
     drop(sleeper);
     assert!(unmount.wait().unwrap().success());
     assert_eq!(state(&sandbox, "tank"), "EXPORTED");
+}
+
+/// The server of a pool.
+fn server_of(sandbox: &Sandbox, pool: &str) -> i32 {
+    let status = sandbox.json(&["status", pool]);
+    i32::try_from(status["pools"][0]["pid"].as_i64().unwrap()).unwrap()
+}
+
+#[test]
+fn what_a_dead_server_has_left_goes_with_its_dataset_or_pool() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank"]);
+    for name in ["a", "b", "c"] {
+        sandbox.ok(&["dataset", "create", &format!("tank/{name}")]);
+        mount(&sandbox, &format!("tank/{name}"), name);
+    }
+    kill_to_the_end(server_of(&sandbox, "tank"));
+    // A mount at another place takes the dead one of its dataset along, and no other.
+    mount(&sandbox, "tank/a", "elsewhere");
+    assert_eq!(mounted(&sandbox), ["b", "c", "elsewhere"]);
+    sandbox.ok(&["destroy", "-n", "tank/b"]);
+    assert_eq!(mounted(&sandbox), ["b", "c", "elsewhere"]);
+    sandbox.ok(&["destroy", "tank/b"]);
+    assert_eq!(mounted(&sandbox), ["c", "elsewhere"]);
+    // The server goes on when only what is dead is meant.
+    let server = server_of(&sandbox, "tank");
+    sandbox.ok(&["unmount", "tank/c"]);
+    assert_eq!((mounted(&sandbox), server_of(&sandbox, "tank")), (vec!["elsewhere".to_owned()], server));
+    mount(&sandbox, "tank/c", "c");
+    kill_to_the_end(server);
+    mount(&sandbox, "tank/a", "a");
+    assert_eq!(mounted(&sandbox), ["a", "c"]);
+    sandbox.ok(&["unmount", "tank"]);
+    assert_eq!((mounted(&sandbox), state(&sandbox, "tank")), (Vec::new(), "EXPORTED".into()));
+}
+
+#[test]
+fn a_dataset_that_was_detached_says_so_and_who_uses_it() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank"]);
+    sandbox.ok(&["dataset", "create", "tank/a"]);
+    mount(&sandbox, "tank", "mnt");
+    mount(&sandbox, "tank/a", "a");
+    sandbox.ok(&["snapshot", "tank/a@1"]);
+    let sleeper = Sleeper::holding(&sandbox.path("a/held"));
+    let rollback = ["rollback", "tank/a@1"];
+    assert_failure(&sandbox.run(&rollback), 1, &["tank/a is mounted at ", "pagefold unmount "]);
+    sandbox.ok(&["unmount", "--lazy", "tank/a"]);
+    let status = sandbox.ok(&["status", "tank"]);
+    let told = status.lines().find(|line| line.contains("detached")).unwrap();
+    let own = format!("process {} (sleep): open file ", sleeper.pid());
+    assert!(told.contains("tank/a from ") && told.contains(&own), "{told}");
+    let texts = ["tank/a was detached from ", "pagefold status tank"];
+    assert_failure(&sandbox.run(&rollback), 1, &texts);
+    drop(sleeper);
+    wait_until(|| !sandbox.ok(&["status", "tank"]).contains("detached"));
+    sandbox.ok(&rollback);
 }
 
 /// /dev/fuse as it is on most machines, in this test's own mounts: users may open it.

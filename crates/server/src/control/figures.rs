@@ -496,6 +496,9 @@ pub struct MountFigures {
     /// Other directories where it is mounted as well.
     #[serde(default, with = "crate::raw::paths")]
     pub also_at: Vec<PathBuf>,
+    /// True if it is not mounted there any more, and is open only because somebody still uses it.
+    #[serde(default)]
+    pub detached: bool,
     /// Minor part of the device number of its files; the major part is 0.
     pub device: u32,
     /// True if changes are refused.

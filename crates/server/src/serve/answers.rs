@@ -206,12 +206,14 @@ impl Answers {
     fn mount_figures(&self, mounted: &Mounted) -> MountFigures {
         let path = self.0.pool.path_of(mounted.id).unwrap_or_default();
         let mut places = mounted.places().into_iter();
+        let detached = places.len() == 0;
         let dir = places.next().unwrap_or_else(|| mounted.export.place().to_owned());
         MountFigures {
             name: names::full(self.0.pool.name(), &path),
             path,
             dir,
             also_at: places.collect(),
+            detached,
             device: mounted.export.device(),
             read_only: mounted.is_read_only(),
             pid: std::process::id(),

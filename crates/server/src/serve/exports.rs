@@ -348,6 +348,10 @@ impl Mounts for Exports {
         })
     }
 
+    fn is_detached(&self, id: u64) -> bool {
+        self.all().iter().any(|mounted| mounted.id == id && mounted.places().is_empty())
+    }
+
     fn close_snapshot(&self, id: u64) {
         for mounted in self.all() {
             if !mounted.export.close_snapshot(id) {

@@ -40,8 +40,8 @@ pub struct BackupRestore {
     /// Mount it, start its server, and wait until that has recovered.
     #[arg(long, requires = "point")]
     pub start: bool,
-    /// Where it is mounted.
-    #[arg(long, value_name = "DIR", requires = "start")]
+    /// Where it is mounted: for --start, or while a server of MariaDB repeats the log.
+    #[arg(long, value_name = "DIR", requires = "point")]
     pub mountpoint: Option<PathBuf>,
     /// How its server is started.
     #[command(flatten)]

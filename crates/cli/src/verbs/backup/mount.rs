@@ -115,7 +115,9 @@ fn writable(args: &BackupMount) -> Result<()> {
     let doing = || format!("cannot mount {} as {name}", args.backup);
     let there = find(&name)?;
     if there.is_none() && args.dir.is_none() {
-        require_mountpoint(args, &name)?;
+        let command =
+            format!("backup mount {} {} {name} DIR", printable(&args.repository), printable(&args.backup));
+        require_mountpoint(&name, &format!("pagefold {command}"))?;
     }
     let mut task = task(args)?;
     let failed = |error: &pagefold_backup::Error| backup_errors::failed(doing(), error);
@@ -162,19 +164,16 @@ fn find(name: &Name) -> Result<Option<DatasetFigures>> {
     Ok(datasets::of_pool(&name.pool)?.into_iter().find(|figures| figures.path == name.path))
 }
 
-/// Fails if a dataset that is yet to be made would inherit no mount point, before anything is made.
-fn require_mountpoint(args: &BackupMount, name: &Name) -> Result<()> {
+/// Fails if a dataset that is yet to be made would inherit no mount point, before anything is made. The hint says how a
+/// directory is given.
+pub(super) fn require_mountpoint(name: &Name, hint: &str) -> Result<()> {
     let all = datasets::of_pool(&name.pool)?;
     let above = name.path.rmatch_indices('/').filter_map(|(at, _)| name.path.get(..at));
     let above = above.chain([""]).find(|path| all.iter().any(|figures| figures.path == *path));
     let values = properties::values(&Name::new(&name.pool, above.unwrap_or_default()))?;
     match values.iter().find(|value| value.name == "mountpoint") {
         Some(value) if value.value != "none" => Ok(()),
-        _ => Err(Failure::usage(format!("where is {name} to be mounted?")).hint(format!(
-            "pagefold backup mount {} {} {name} DIR",
-            printable(&args.repository),
-            printable(&args.backup)
-        ))),
+        _ => Err(Failure::usage(format!("where is {name} to be mounted?")).hint(hint)),
     }
 }
 

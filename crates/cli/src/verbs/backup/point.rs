@@ -23,8 +23,9 @@ use pagefold_server::{raw, units};
 use serde_json::json;
 
 pub(super) use self::settings::RecoveryTarget;
-use self::settings::{fetch_command, settings};
+use self::settings::{access_words, fetch_command, settings};
 use self::start::{mount, start};
+use super::mount::require_mountpoint;
 use super::open;
 use super::restore::{Done, restore_into, there_already};
 use crate::args::{BackupRestore, RecoveryAction};
@@ -53,7 +54,9 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget)
     let doing = || format!("cannot restore {} to {}", args.backup, target.text());
     let repository = open(&args.repository, &args.access)?;
     let backups = listed(args, &repository, target)?;
-    if binlog::is_meant(args, &backups)? {
+    let is_mariadb = binlog::is_meant(args, &backups)?;
+    require_place(args, name, is_mariadb)?;
+    if is_mariadb {
         return binlog::restore(args, &repository, &backups, name, target);
     }
     if args.start && args.action != RecoveryAction::Promote {
@@ -92,7 +95,20 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget)
 }
 
 fn hint(args: &BackupRestore) -> String {
-    format!("see what can be restored: pagefold archive list {}", args.repository)
+    let words = access_words(&args.access);
+    format!("see what can be restored: pagefold archive list {}{words}", printable(&args.repository))
+}
+
+/// Fails if it is not known where the dataset is to be mounted, before anything is restored.
+fn require_place(args: &BackupRestore, name: &Name, is_mariadb: bool) -> Result<()> {
+    match (args.start || is_mariadb, &args.mountpoint) {
+        (true, None) => require_mountpoint(name, "say it: --mountpoint DIR"),
+        (false, Some(_)) => {
+            Err(Failure::usage("without --start nothing is mounted, and --mountpoint says nothing")
+                .hint("leave it out, and mount the dataset afterwards: pagefold mount"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fails if there is a dataset of this name.
@@ -182,7 +198,7 @@ fn candidates(
 
 fn reached(line: &Line) -> String {
     let missing = line.missing.map_or_else(String::new, |name| format!(", and {name} is missing"));
-    match (line.until, line.until_us) {
+    match (line.whole_until(), line.until_us) {
         (None, _) => format!("nothing since backup {}{missing}", line.backup),
         (Some(until), None) => format!("it ends at {} and has no transactions{missing}", control::lsn(until)),
         (Some(until), Some(micros)) => {
@@ -325,6 +341,7 @@ fn finish(
                 started.port,
                 started.log.display()
             );
+            println!("  to stop it, as the owner of the data: {}", started.stop);
         }
         None => {
             println!("  go on: pagefold mount {name} DIR");

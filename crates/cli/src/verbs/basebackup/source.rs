@@ -10,7 +10,7 @@ use pagefold_server::{mounts, raw};
 
 use super::view::View;
 use super::{failed, shown, without_links};
-use crate::args::Basebackup;
+use crate::args::{BaseFormat, Basebackup};
 use crate::table::printable;
 use crate::verbs::branch::data;
 use crate::verbs::branch::record::Product;
@@ -157,24 +157,52 @@ fn tablespaces(
     let mut moved = args.tablespace_mapping.iter().map(|word| mapping(word)).collect::<Result<Vec<_>>>()?;
     let links =
         tablespace::links(data).map_err(|error: Error| failed("cannot find the tablespaces", &error))?;
-    let mut all = Vec::new();
+    let (mut all, mut without_place) = (Vec::new(), None);
     for (oid, target) in links {
         let link = data.join(tablespace::FOLDER).join(oid.to_string());
         let folder = within(&view.root, &link, &target, roots).ok_or_else(|| {
             outside(&wanted.dataset, &format!("tablespace {oid} lies at {}", shown(&target)))
         })?;
-        let place = moved.iter().position(|(old, _)| *old == target);
-        // Without a mapping the tablespace keeps its place.
+        let places = places(&target, &view.root, &folder, roots);
+        let place = moved.iter().position(|(old, _)| places.contains(old));
         let restored = match place {
             Some(place) => without_links(&moved.swap_remove(place).1)?,
-            None => target.clone(),
+            // Without a mapping the tablespace keeps its place.
+            None if target.is_absolute() || args.format == BaseFormat::Tar => target.clone(),
+            None => {
+                without_place.get_or_insert_with(|| unplaced(oid, &target, &places));
+                continue;
+            }
         };
-        all.push(Tablespace { oid, target, folder, restored });
+        all.push(Tablespace { oid, target, folder, restored, moved: place.is_some() });
     }
-    match moved.first() {
-        None => Ok(all),
-        Some((old, _)) => Err(Failure::usage(format!("there is no tablespace at {}", shown(old)))),
+    if let Some((old, _)) = moved.first() {
+        return Err(Failure::usage(format!("there is no tablespace at {}", shown(old))));
     }
+    without_place.map_or(Ok(all), Err)
+}
+
+/// Returns the absolute paths by which a tablespace is known: its link's target, or, if that is relative, its place
+/// wherever the dataset has its root, and else from the dataset's root on.
+fn places(target: &Path, root: &Path, folder: &Path, live: &[PathBuf]) -> Vec<PathBuf> {
+    if target.is_absolute() {
+        return vec![target.to_owned()];
+    }
+    let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+    let below = folder.strip_prefix(root).unwrap_or(folder);
+    let slash = PathBuf::from("/");
+    let roots = if live.is_empty() { std::slice::from_ref(&slash) } else { live };
+    roots.iter().map(|root| root.join(below)).collect()
+}
+
+/// Returns the failure of a backup whose relative link would lead a server to files that the backup did not write.
+fn unplaced(oid: u32, target: &Path, places: &[PathBuf]) -> Failure {
+    let old = places.first().map_or_else(String::new, |place| shown(place));
+    Failure::new(format!(
+        "the link of tablespace {oid} is relative ({}), and plain files need another place for it",
+        shown(target)
+    ))
+    .hint(format!("say where its files go: -T {old}=NEW"))
 }
 
 fn outside(dataset: &Name, what: &str) -> Failure {
@@ -236,6 +264,21 @@ mod tests {
         ] {
             assert_eq!(to(target), None, "{target}");
         }
+    }
+
+    #[test]
+    fn a_tablespace_is_known_by_absolute_paths() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let folder = root.join("spaces/one");
+        let of = |target: &str, live: &[&str]| {
+            let live: Vec<PathBuf> = live.iter().map(PathBuf::from).collect();
+            places(Path::new(target), &root, &folder, &live)
+        };
+        assert_eq!(of("/srv/db/spaces/one", &["/mnt"]), [Path::new("/srv/db/spaces/one")]);
+        let live = ["/mnt/db", "/srv/db"];
+        assert_eq!(of("../../spaces/one", &live), live.map(|live| Path::new(live).join("spaces/one")));
+        assert_eq!(of("../../spaces/one", &[]), [Path::new("/spaces/one")]);
     }
 
     #[test]

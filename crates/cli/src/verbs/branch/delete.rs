@@ -31,14 +31,13 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
         what.push(origin.path);
     }
     // Obstacles are reported before anything ends.
-    let ask = Operation::Destroy { what: what.clone(), recursive: args.recursive, dry_run: true };
-    let asked = datasets::perform(&branch.name.pool, ask).and_then(|outcome| match outcome.blocked {
-        Some((what, hint)) => Err(hint.into_iter().fold(Failure::new(what), Failure::hint)),
-        None => Ok(()),
-    });
+    let asked = refused(&branch.name, &what, args.recursive);
     asked.map_err(|failure| match !args.recursive && has_others_below(&branch.name) {
-        true => Failure::new(failure.what())
-            .hint(format!("with all that is in it: pagefold branch delete -r {}", branch.name)),
+        // A snapshot that has a clone would stay with -r, too.
+        true => refused(&branch.name, &what, true).err().unwrap_or_else(|| {
+            Failure::new(failure.what())
+                .hint(format!("with all that is in it: pagefold branch delete -r {}", branch.name))
+        }),
         false => failure,
     })?;
     let ran = server::end(&branch)?;
@@ -62,6 +61,15 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
 
 fn is_there(name: &Name) -> Result<bool> {
     Ok(datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == name.path))
+}
+
+/// Fails if a branch with its snapshot could not be destroyed.
+fn refused(name: &Name, what: &[String], recursive: bool) -> Result<()> {
+    let ask = Operation::Destroy { what: what.to_vec(), recursive, dry_run: true };
+    match datasets::perform(&name.pool, ask)?.blocked {
+        Some((what, hint)) => Err(hint.into_iter().fold(Failure::new(what), Failure::hint)),
+        None => Ok(()),
+    }
 }
 
 /// Returns true if a dataset has snapshots, or datasets below it.

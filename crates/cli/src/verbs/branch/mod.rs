@@ -215,6 +215,11 @@ fn unmount(name: &Name) -> Result<()> {
 fn branch_name(source: &Name, word: &str) -> Result<Name> {
     if word.contains(['/', '@']) {
         let name = super::dataset::dataset(word)?;
+        if name.pool != source.pool && target::known(&name.pool).is_err() {
+            let what = format!("there is no pool {}, and the short name of a branch has no '/'", name.pool);
+            return Err(Failure::usage(what)
+                .hint(format!("a whole name begins with the pool: {}/{word}", source.pool)));
+        }
         super::dataset::same_pool(source, &name)?;
         return Ok(name);
     }

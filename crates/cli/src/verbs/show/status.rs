@@ -14,10 +14,11 @@ use pagefold_server::{props, raw, timeouts, units};
 use serde_json::json;
 
 use super::super::backup::{BackupStatus, Behind, backup_statuses, replicas};
-use super::super::{log_device, spares};
+use super::super::{log_device, spares, unmount};
 use super::advice::{advice, full_quotas, has_errors, has_problem, soon_full};
 use super::{Numbers, SHOWN, gather, is_seen};
 use crate::args::Status;
+use crate::mount_users;
 use crate::table::{self, Align, Table};
 
 /// Prints everything about each pool.
@@ -193,6 +194,11 @@ fn print_state(pool: &PoolFigures) {
     for mount in &pool.mounts {
         let how = if mount.read_only { "read-only, " } else { "" };
         let dir = table::printable(&raw::text(&mount.dir));
+        if mount.detached {
+            let users = mount_users::words(&unmount::keeping(&[mount.device]));
+            line("detached", &format!("{} from {dir}, still in use by {users}", mount.name));
+            continue;
+        }
         let since = units::utc(mount.since);
         let also = mount
             .also_at

@@ -294,12 +294,15 @@ fn tell(
         None => println!("  its snapshot is of {made}; no log is archived from there on"),
     }
     match started {
-        Some(started) => println!(
-            "  its server runs in {} on port {}; its log is {}",
-            printable(&raw::text(&started.mounted.join(&candidate.end.data))),
-            started.port,
-            started.log.display()
-        ),
+        Some(started) => {
+            println!(
+                "  its server runs in {} on port {}; its log is {}",
+                printable(&raw::text(&started.mounted.join(&candidate.end.data))),
+                started.port,
+                started.log.display()
+            );
+            println!("  to stop it: {}", started.stop);
+        }
         None => {
             println!("  go on: pagefold mount {name} DIR");
             println!("         then start its server with DIR/{} as its data directory", candidate.end.data);

@@ -138,6 +138,25 @@ pub(super) fn fetch_command(args: &BackupRestore, repository: &Repository) -> Re
     Ok(quoted.join(" "))
 }
 
+/// Returns the options by which a repository is opened, as they are typed, each with a space before it.
+pub(super) fn access_words(access: &Access) -> String {
+    let key_file = access.key_file.as_deref().map(raw::text);
+    let options = [
+        ("--endpoint", &access.endpoint),
+        ("--region", &access.region),
+        ("--remote-command", &access.remote_command),
+        ("--key-file", &key_file),
+        ("--key-command", &access.key_command),
+    ];
+    let given = options.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    given.map(|(name, value)| format!(" {name} {}", typed(value))).collect()
+}
+
+/// Returns a shell word as a user types it.
+fn typed(word: &str) -> String {
+    shell_word(word).replace("%%", "%")
+}
+
 /// Returns a shell word for a command of PostgreSQL's, in which a per cent sign is doubled.
 fn shell_word(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:@=+,".contains(&byte);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::names::Name;
+use pagefold_server::raw::shown;
 
 use crate::args::{BackupRestore, Mount};
 use crate::datasets;
@@ -12,13 +13,15 @@ use crate::verbs::branch::mariadb;
 use crate::verbs::branch::owner::Owner;
 use crate::verbs::branch::postgres::{self, Goal};
 use crate::verbs::branch::record::{Options, Position, Product, Record};
-use crate::verbs::branch::{ports, server};
+use crate::verbs::branch::{ports, process, server};
 
 /// A server that has recovered.
 pub(super) struct Started {
     pub(super) mounted: PathBuf,
     pub(super) port: u16,
     pub(super) log: PathBuf,
+    /// Command that stops it.
+    pub(super) stop: String,
 }
 
 /// Mounts the dataset for everybody; returns where.
@@ -65,5 +68,21 @@ pub(super) fn start(
         Failure::new(failure.what())
             .hint(format!("{name} is restored and mounted at {}\n  {advice}", mounted.display()))
     })?;
-    Ok(Started { mounted, port, log: server::log_of(name)? })
+    let stop = stop_command(&record, &data)?;
+    Ok(Started { mounted, port, log: server::log_of(name)?, stop })
+}
+
+/// Returns the command that stops a server, which no verb does: the dataset is no branch.
+fn stop_command(record: &Record, data: &DataDir) -> Result<String> {
+    let owner = Owner::of(data, record.options.user.as_deref())?;
+    Ok(match record.product {
+        Product::PostgreSql => {
+            let program = postgres::control_program(data, record, &owner)?;
+            format!("{} -D {} stop", program.display(), shown(&data.path))
+        }
+        Product::MariaDb => match process::server_of(data) {
+            Some(pid) => format!("kill {pid}"),
+            None => return Err(Failure::new(format!("the server of {} has ended", shown(&data.path)))),
+        },
+    })
 }

@@ -180,7 +180,8 @@ fn settings(version: u32, port: u16, name: &str, socket_dir: &Path) -> Vec<(&'st
         // Its messages come to us, so that files of production stay as they are.
         ("logging_collector", "off".into()),
         ("log_destination", "stderr".into()),
-        ("external_pid_file", String::new()),
+        // A server takes an empty name for a file that it cannot write; this one is in the data directory.
+        ("external_pid_file", "branch.pid".into()),
         // It archives nothing and cleans no archive.
         ("archive_mode", "off".into()),
         ("archive_cleanup_command", String::new()),
@@ -271,6 +272,12 @@ fn program(name: &str, version: u32, options: &super::record::Options, owner: &O
             "install the version that the data is of, or say where its programs are: --bindir DIR",
         )
     })
+}
+
+/// Finds pg_ctl beside the server's program; if only the server is installed, its plain name.
+pub fn control_program(data: &DataDir, record: &Record, owner: &Owner) -> Result<PathBuf> {
+    let found = program("pg_ctl", version(data)?, &record.options, owner);
+    Ok(found.unwrap_or_else(|_| "pg_ctl".into()))
 }
 
 fn of_pg_config(owner: &Owner) -> Option<PathBuf> {
