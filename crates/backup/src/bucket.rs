@@ -160,7 +160,9 @@ impl Bucket {
         let endpoint = self.endpoint.as_ref().or(of_settings).map(|url| url.trim_end_matches('/'));
         let is_plain = endpoint.is_some_and(|url| url.starts_with("http://"));
         let options = ClientOptions::new().with_timeout(patience.request).with_allow_http(is_plain);
-        let retry = RetryConfig { retry_timeout: patience.retry, ..RetryConfig::default() };
+        // The time alone says when a request is given up: pauses between retries are drawn, and may be short.
+        let retry =
+            RetryConfig { retry_timeout: patience.retry, max_retries: usize::MAX, ..RetryConfig::default() };
         // Names that are unknown to the library are somebody else's, as in its own reading of the environment.
         let settings = settings.iter().map(|(name, value)| (known(name).to_ascii_lowercase(), value));
         macro_rules! configured {

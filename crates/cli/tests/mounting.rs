@@ -533,7 +533,7 @@ fn a_dry_run_of_a_mount_fails_where_the_mount_would() {
     sandbox.ok(&["set", &format!("mountpoint={}", empty.display()), "tank"]);
     sandbox.ok(&["dataset", "create", "-p", "tank/a/b"]);
     sandbox.ok(&["mount", "-a", "--dry-run"]);
-    for never in ["/", "//", "/a/../b", "/a\nb"] {
+    for never in ["/", "//", "/a/../b"] {
         assert_failure(&sandbox.run(&["set", &format!("mountpoint={never}"), "tank"]), 2, &["mountpoint"]);
     }
 }

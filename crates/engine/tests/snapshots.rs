@@ -431,3 +431,14 @@ fn no_read_that_fails_for_a_moment_costs_space_of_what_shared_records() {
 const fn share_of(object: u64) -> Change<'static> {
     Change::Share { from_object: object, from_page: 0, to_object: object, to_page: 1, count: 1 }
 }
+
+#[test]
+fn one_snapshot_of_a_dataset_has_a_name() {
+    let (_device, pool) = fresh(64);
+    pool.create_dataset("a", 0).unwrap();
+    let twice = pool.snapshot(&["", "a", ""], "s", 0).unwrap_err();
+    assert!(twice.to_string().contains("wanted twice"), "{twice}");
+    assert!(pool.snapshots_of(1).is_empty(), "none is made, or all");
+    pool.snapshot(&["", "a"], "s", 0).unwrap();
+    assert_eq!(pool.snapshots_of(1).len(), 1);
+}

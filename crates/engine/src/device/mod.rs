@@ -23,6 +23,7 @@
 //! redirected a device some of whose ranges are read from elsewhere, while a pool is only read
 //! recorded   writes down what another device does, for crash tests (`RecordedDevice`)
 //! open, lock opens and creates devices; one writer per device
+//! loops      loop devices and their files: two names of the same bytes
 //! ring       many reads at once through io_uring
 //! buffer     aligned buffers
 //! stats      counters by class and kind
@@ -56,6 +57,7 @@ mod lane;
 mod late;
 mod latency;
 mod lock;
+mod loops;
 mod member;
 mod missing;
 mod mode;
@@ -85,6 +87,7 @@ pub use file::FileDevice;
 pub(crate) use group::Roster;
 pub(crate) use hedge::is_possible as hedging_is_possible;
 pub use lock::unlock;
+pub(crate) use loops::file_of_loop;
 pub(crate) use member::{ALL, MemberState};
 pub use mode::OpenMode;
 pub(crate) use one::AllocationClass;

@@ -11,6 +11,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::lock;
+use super::loops;
 use super::mode::OpenMode;
 use crate::limits::{BLOCK_BYTES, DEVICE_BYTES_MIN};
 use crate::{Error, Result, walk};
@@ -47,9 +48,14 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
     // wait, and opening some devices has effects.
     let (held, _) = walk::reach_any(path).map_err(|e| refused(path, e.into()))?;
     let held = File::from(held);
-    let is_block = classify(path, &held.metadata().map_err(|e| refused(path, e))?)?;
+    let meta = held.metadata().map_err(|e| refused(path, e))?;
+    let is_block = classify(path, &meta)?;
     let patience = if is_block { UDEV_PATIENCE } else { Duration::ZERO };
-    let attempt = || lock_file(open_direct(&held, path, mode, is_block)?, path, mode, is_block);
+    let attempt = || {
+        let opened = lock_file(open_direct(&held, path, mode, is_block)?, path, mode, is_block)?;
+        loops::check_other_names(path, &meta, mode)?;
+        Ok(opened)
+    };
     patiently(patience, attempt, || lock::is_left_behind(path))
 }
 

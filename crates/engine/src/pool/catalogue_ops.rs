@@ -4,6 +4,7 @@
 //! A catalogue operation is logged and done in one instant: everything accepted before it is in the log and the gate is
 //! closed, so that the trees are what the log says. No operation takes longer with more data.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -277,9 +278,12 @@ impl Pool {
         check_part(name, "snapshot")?;
         properties.iter().try_for_each(|(name, value)| check_property(name, Some(value), true))?;
         self.perform(|catalogue, bound| {
-            let mut ops = Vec::new();
+            let (mut ops, mut seen) = (Vec::new(), BTreeSet::new());
             for (path, id) in datasets.iter().zip(catalogue.next_id..) {
                 let dataset = catalogue.dataset(path)?;
+                if !seen.insert(dataset) {
+                    return Err(Error::Invalid(format!("'{path}@{name}' is wanted twice")));
+                }
                 if path.len() + name.len() > PATH_BYTES_MAX {
                     return Err(Error::Invalid(format!("'{path}@{name}' is too long")));
                 }

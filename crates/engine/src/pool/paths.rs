@@ -8,6 +8,8 @@ use std::path::Path;
 
 use rustix::fs::{major, minor};
 
+use crate::device::file_of_loop;
+
 /// The file or device that a path leads to. Two paths with the same target show the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PathTarget {
@@ -26,19 +28,16 @@ pub(super) fn target(path: &Path, sys: &Path) -> Option<PathTarget> {
     if meta.file_type().is_block_device() {
         let (major, minor) = (major(meta.rdev()), minor(meta.rdev()));
         return Some(
-            file_of_loop(&sys.join(format!("{major}:{minor}"))).unwrap_or(PathTarget::Block(major, minor)),
+            file_below(&sys.join(format!("{major}:{minor}"))).unwrap_or(PathTarget::Block(major, minor)),
         );
     }
     meta.is_file().then(|| PathTarget::File(meta.dev(), meta.ino()))
 }
 
 /// Returns the file that a loop device shows from its first byte to its last.
-fn file_of_loop(device: &Path) -> Option<PathTarget> {
-    let read = |name: &str| fs::read_to_string(device.join("loop").join(name)).ok();
-    let file = read("backing_file")?;
-    let whole = read("offset")?.trim() == "0" && read("sizelimit")?.trim() == "0";
-    let meta = fs::metadata(file.trim_end_matches('\n')).ok()?;
-    (whole && meta.is_file()).then(|| PathTarget::File(meta.dev(), meta.ino()))
+fn file_below(device: &Path) -> Option<PathTarget> {
+    let meta = fs::metadata(file_of_loop(device)?).ok()?;
+    meta.is_file().then(|| PathTarget::File(meta.dev(), meta.ino()))
 }
 
 /// Returns the block devices that are made of this one: multipath, RAID, volumes.
@@ -109,7 +108,7 @@ mod tests {
         fs::write(about.join("sizelimit"), "0\n").unwrap();
         for (offset, same) in [("0\n", true), ("1048576\n", false)] {
             fs::write(about.join("offset"), offset).unwrap();
-            let found = file_of_loop(&dir.path().join("7:0"));
+            let found = file_below(&dir.path().join("7:0"));
             assert_eq!(found == target(&file, Path::new(SYS)) && found.is_some(), same);
         }
     }
