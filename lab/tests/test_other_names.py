@@ -59,6 +59,7 @@ def test_a_pool_is_not_opened_twice_by_its_file_and_by_a_loop_device(run):
             with loop_on(run, pool.device) as second:
                 refused(run, second, pool)
             pool.unmount()
+        pool.pagefold("import", "-d", pool.device, pool.pool)
         pool.mount()
         assert (pool.mountpoint / "file").read_text() == "precious"
 

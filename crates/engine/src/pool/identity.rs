@@ -18,8 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::label::{Label, Superblock};
-use super::members::Assembled;
-use super::membership::TableSeen;
 use super::opening::{Relation, Standing};
 use crate::device::{Device, OneDevice};
 use crate::{Error, Result};
@@ -191,32 +189,6 @@ fn told(member: &Member, newest: &Standing) -> String {
             "{path} is an older copy of device {number} of pool '{name}': it was last opened as number {ours}, the other devices as number {theirs}"
         ),
     }
-}
-
-/// Returns an error if a mirror is known to have left out the devices that are here, and to have gone on without them.
-///
-/// # Errors
-/// [`Error::NotCurrent`].
-pub(super) fn demand_tables(assembled: &Assembled, known: &[TableSeen]) -> Result<()> {
-    for seen in known {
-        let table = assembled.tables.get(usize::from(seen.group)).filter(|table| !table.members.is_empty());
-        if table.is_none_or(|table| table.has_come_to(seen)) {
-            continue;
-        }
-        let of_group = |label: &&Label| label.membership.group == seen.group;
-        let labels: Vec<&Label> = assembled.labels.iter().filter(of_group).collect();
-        let name = labels.first().map(|label| label.name.as_str()).unwrap_or_default();
-        let here = assembled.devices.here();
-        let is_one = |number: u16| labels.iter().any(|label| label.device == number);
-        let paths = here.iter().filter(|device| is_one(device.number));
-        let paths: Vec<String> = paths.map(|device| device.one().path().display().to_string()).collect();
-        let what = format!(
-            "on {} is an older copy of pool '{name}': the pool left it out and went on with other devices of the mirror, which are not here",
-            paths.join(", ")
-        );
-        return Err(Error::NotCurrent { what, stale: Vec::new() });
-    }
-    Ok(())
 }
 
 /// Returns an error unless a pool has come at least as far as `known`.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::identity::{Member, check_epoch, is_ahead, newest, stale_error};
 use super::label::{Label, Superblock};
-use super::membership::{MemberEntry, Membership};
+use super::membership::{MemberEntry, Membership, TableSeen};
 use super::opening::{Relation, Standing};
 use super::spare_label::SpareLabel;
 use super::{OpenOptions, Pool};
@@ -75,6 +75,32 @@ impl Assembled {
         log_device.and_then(|at| sizes.get_mut(at)).into_iter().for_each(|bytes| *bytes = 0);
         sizes
     }
+}
+
+/// Returns an error if a mirror is known to have left out the devices that are here, and to have gone on without them.
+///
+/// # Errors
+/// [`Error::NotCurrent`].
+pub(super) fn demand_tables(assembled: &Assembled, known: &[TableSeen]) -> Result<()> {
+    for seen in known {
+        let table = assembled.tables.get(usize::from(seen.group)).filter(|table| !table.members.is_empty());
+        if table.is_none_or(|table| table.has_come_to(seen)) {
+            continue;
+        }
+        let of_group = |label: &&Label| label.membership.group == seen.group;
+        let labels: Vec<&Label> = assembled.labels.iter().filter(of_group).collect();
+        let name = labels.first().map(|label| label.name.as_str()).unwrap_or_default();
+        let here = assembled.devices.here();
+        let is_one = |number: u16| labels.iter().any(|label| label.device == number);
+        let paths = here.iter().filter(|device| is_one(device.number));
+        let paths: Vec<String> = paths.map(|device| device.one().path().display().to_string()).collect();
+        let what = format!(
+            "on {} is an older copy of pool '{name}': the pool left it out and went on with other devices of the mirror, which are not here",
+            paths.join(", ")
+        );
+        return Err(Error::NotCurrent { what, stale: Vec::new() });
+    }
+    Ok(())
 }
 
 /// Things that a pool may be opened without.

@@ -7,7 +7,6 @@ use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::names::{self, Name};
 use pagefold_server::operations::Operation;
 use pagefold_server::{raw, retention};
-use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::data::{self, DataDir};
@@ -213,19 +212,6 @@ pub fn look(mount: &Path, mut record: Record) -> Result<Record> {
     Ok(record)
 }
 
-/// Removes the directory that a branch was mounted on, if it is there. No link on the way is followed that somebody
-/// else could have made.
-pub fn remove_dir(dir: &Path) -> std::io::Result<()> {
-    let (parent, name) = match walk::reach_parent(dir) {
-        Err(error) if error.errno() == Errno::NOENT => return Ok(()),
-        reached => reached?,
-    };
-    match rustix::fs::unlinkat(&parent, &name, AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
 impl PartialBranch {
     /// Undoes it, newest first. A step that fails is reported, and the rest is undone all the same.
     fn undo(self) {
@@ -240,7 +226,7 @@ impl PartialBranch {
                 told(super::unmount(&name));
             }
             if let Some(dir) = self.dir {
-                told(remove_dir(&dir).context(|| format!("cannot remove {}", dir.display())));
+                told(data::remove_dir(&dir).context(|| format!("cannot remove {}", dir.display())));
             }
             told(super::destroy(&name.pool, vec![name.path], false));
         }

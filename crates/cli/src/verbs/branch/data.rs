@@ -395,6 +395,19 @@ fn product_of(dir: &OwnedFd, path: &Path) -> Result<Option<Product>> {
     Ok(Some(Product::MariaDb))
 }
 
+/// Removes the directory that a branch was mounted on, if it is there. No link on the way is followed that somebody
+/// else could have made.
+pub fn remove_dir(dir: &Path) -> std::io::Result<()> {
+    let (parent, name) = match walk::reach_parent(dir) {
+        Err(error) if error.errno() == Errno::NOENT => return Ok(()),
+        reached => reached?,
+    };
+    match rustix::fs::unlinkat(&parent, &name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -9,7 +9,7 @@ use pagefold_server::operations::Operation;
 
 use super::record::Options;
 use super::settings::Settings;
-use super::{create, server, turn, unfinished};
+use super::{data, server, turn, unfinished};
 use crate::args::DeleteBranch;
 use crate::datasets;
 use crate::verbs::dataset::dataset;
@@ -47,7 +47,7 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
         && branch.record.made_mountpoint
     {
         // The directory stays if something else has been put into it.
-        let _kept_if_not_empty = create::remove_dir(dir);
+        let _kept_if_not_empty = data::remove_dir(dir);
     }
     Settings::open()?.set(&branch.name, &Options::default())?;
     match fs::remove_file(server::log_of(&branch.name)?) {

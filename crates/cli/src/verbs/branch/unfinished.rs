@@ -10,7 +10,7 @@ use pagefold_server::operations::Operation;
 use super::record::{self, Options, Record};
 use super::settings::Settings;
 use super::turn::BranchTurn;
-use super::{Branch, create, local};
+use super::{Branch, data, local};
 use crate::datasets::{self, DatasetFigures};
 use crate::verbs::properties;
 
@@ -89,7 +89,7 @@ fn tidy_create(name: &Name) -> Result<bool> {
         super::unmount(name)?;
         if local(&values, record::MADE_DIR).is_some() {
             // The directory stays if something else has been put into it.
-            let _kept_if_not_empty = create::remove_dir(dir);
+            let _kept_if_not_empty = data::remove_dir(dir);
         }
     }
     Settings::open()?.set(name, &Options::default())?;
