@@ -434,7 +434,7 @@ const fn share_of(object: u64) -> Change<'static> {
 
 #[test]
 fn one_snapshot_of_a_dataset_has_a_name() {
-    let (_device, pool) = fresh(64);
+    let (_device, pool) = fresh(256);
     pool.create_dataset("a", 0).unwrap();
     let twice = pool.snapshot(&["", "a", ""], "s", 0).unwrap_err();
     assert!(twice.to_string().contains("wanted twice"), "{twice}");
