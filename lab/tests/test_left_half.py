@@ -30,12 +30,17 @@ def write_durably(pool: Pool, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def leave_a_half_and_crash(pool: Pool) -> None:
+    """Leaves the second device out, writes more, and kills the server."""
+    write_durably(pool, "two")
+    pool.pagefold("offline", pool.pool, pool.second)
+    write_durably(pool, "three")
+    pool.crash()
+
+
 def test_after_a_crash_the_half_that_was_left_out_is_not_taken_for_the_pool(run):
     with Mirror(run, SIZE_BYTES) as pool:
-        write_durably(pool, "two")
-        pool.pagefold("offline", pool.pool, pool.second)
-        write_durably(pool, "three")
-        pool.crash()
+        leave_a_half_and_crash(pool)
         away = pool.device.with_suffix(".away")
         pool.device.rename(away)
         with pytest.raises(CommandFailed, match="does not exist|went on with other devices"):
@@ -53,10 +58,7 @@ def test_after_a_crash_the_half_that_was_left_out_is_not_taken_for_the_pool(run)
 
 def test_whoever_says_so_goes_on_with_the_half_that_was_left_out(run):
     with Mirror(run, SIZE_BYTES) as pool:
-        write_durably(pool, "two")
-        pool.pagefold("offline", pool.pool, pool.second)
-        write_durably(pool, "three")
-        pool.crash()
+        leave_a_half_and_crash(pool)
         pool.device.unlink()
         with pytest.raises(CommandFailed, match="older copy"):
             pool.pagefold("import", "-d", pool.second, pool.pool)

@@ -14,7 +14,7 @@ use pagefold_engine::pool::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Stand
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::{files, units};
 
 /// Length of each of the two places in bytes.
@@ -172,6 +172,9 @@ impl LastStateFile {
     fn write(&self, last: &mut Option<LastState>, record: LastState) -> Result<()> {
         let writing = || format!("cannot write {}", self.path.display());
         let mut bytes = serde_json::to_vec(&record).context(writing)?;
+        if bytes.len() > PLACE_BYTES {
+            return Err(Failure::new(format!("{}: the pool has too many mirrors for its note", writing())));
+        }
         bytes.resize(PLACE_BYTES, b' ');
         let place = record.sequence % 2 * PLACE_BYTES as u64;
         self.file.write_all_at(&bytes, place).and_then(|()| self.file.sync_data()).context(writing)?;

@@ -35,9 +35,9 @@ const SLICE_NS: u64 = 250_000_000;
 
 /// One who knows the other devices of a group.
 pub(super) trait Judge: Send + Sync {
-    /// Returns how long a request of this device is waited for at least, in nanoseconds; `None` if it is waited for until
+    /// Returns how long a request of a device is waited for at least, in nanoseconds; `None` if it is waited for until
     /// it is answered.
-    fn bound_ns(&self, device: &Answers) -> Option<u64>;
+    fn bound_ns(&self) -> Option<u64>;
 
     /// Returns true if the group can go on without this device, and another one answers (S1). A request was made at
     /// `began` that this one has not answered; it is waited for `bound_ns`.
@@ -141,7 +141,7 @@ impl Answers {
 
     /// Returns true if requests are not waited for until they are answered.
     pub(super) fn is_bounded(&self) -> bool {
-        self.judge().is_some_and(|judge| judge.bound_ns(self).is_some())
+        self.judge().is_some_and(|judge| judge.bound_ns().is_some())
     }
 
     /// Returns true if the device is not waited for any more.
@@ -169,7 +169,7 @@ impl Answers {
         mut request: Request<'_>,
     ) -> io::Result<usize> {
         let judge = self.judge();
-        let bound_ns = judge.as_ref().and_then(|judge| judge.bound_ns(self));
+        let bound_ns = judge.as_ref().and_then(|judge| judge.bound_ns());
         let (Some(judge), Some(bound_ns)) = (judge, bound_ns) else { return request.make(file) };
         if self.is_given_up() {
             return Err(given_up());

@@ -3,12 +3,89 @@
 //! The thread that made them gives its ring away with them. Another thread, which there is as long as there are such
 //! requests, waits for all of them, and has the rings count what they took and free their memory.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
+use io_uring::{IoUring, types};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+/// Rings for one use of them, as long as the kernel lets this program have some that can be waited for a time.
+pub(super) struct Rings {
+    is_refused: AtomicBool,
+    /// Consequence if there are none.
+    without: &'static str,
+}
+
+impl Rings {
+    pub(super) const fn new(without: &'static str) -> Self {
+        Self { is_refused: AtomicBool::new(false), without }
+    }
+
+    /// Returns true once the kernel has refused a ring for good, or one has failed.
+    pub(super) fn are_refused(&self) -> bool {
+        self.is_refused.load(Relaxed)
+    }
+
+    /// Returns what `open` returns; `None` if there can be no ring.
+    pub(super) fn open<R>(&self, open: impl FnOnce() -> io::Result<R>) -> Option<R> {
+        if self.are_refused() {
+            return None;
+        }
+        let error = match open() {
+            Ok(ring) => return Some(ring),
+            Err(error) => error,
+        };
+        let is_lasting = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES));
+        if (is_lasting || error.kind() == io::ErrorKind::Unsupported) && !self.is_refused.swap(true, Relaxed)
+        {
+            tracing::warn!(%error, "no io_uring: {}", self.without);
+        }
+        None
+    }
+
+    /// Notes that a ring has failed, which no ring should.
+    pub(super) fn fail(&self, error: &io::Error) {
+        tracing::error!(%error, "io_uring failed: {} from now on", self.without);
+        self.is_refused.store(true, Relaxed);
+    }
+}
+
+/// Makes a ring that can be waited for a time, and given to another thread.
+///
+/// # Errors
+/// Those of the kernel, which may not have io_uring, or not be able to wait for a time (before Linux 5.11).
+pub(super) fn open_ring(entries: u32) -> io::Result<IoUring> {
+    // Not one whose completions only its own thread can take: they may come when that does something else, or has ended.
+    let ring = IoUring::new(entries)?;
+    if ring.params().is_feature_ext_arg() { Ok(ring) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
+/// Begins the requests that were pushed, and waits until `want` have ended, or so many nanoseconds have passed, or something
+/// else has woken the thread. Returns true if the time has passed.
+///
+/// # Errors
+/// Those of the kernel; then it is not known which requests have begun.
+pub(super) fn wait(ring: &IoUring, want: usize, rest_ns: Option<u64>) -> io::Result<bool> {
+    let waited = match rest_ns {
+        None => ring.submitter().submit_and_wait(want),
+        Some(rest_ns) => {
+            let time = types::Timespec::new().sec(rest_ns / 1_000_000_000);
+            let time = time.nsec((rest_ns % 1_000_000_000) as u32);
+            ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&time))
+        }
+    };
+    let Err(error) = waited else { return Ok(false) };
+    match error.raw_os_error() {
+        Some(libc::ETIME) => Ok(true),
+        // EBUSY and EAGAIN: the kernel cannot take more now, and what it has goes on.
+        Some(libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(false),
+        _ => Err(error),
+    }
+}
 
 /// A ring with requests that nobody waits for. It can be polled for those that have ended.
 pub(super) trait LateRing: AsFd + Send {

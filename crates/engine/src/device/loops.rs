@@ -11,8 +11,9 @@ use super::lock;
 use super::mode::OpenMode;
 use crate::{Error, Result};
 
-/// Directories in which the kernel describes block devices, by number and by name.
-const BY_NUMBER: &str = "/sys/dev/block";
+/// Directory in which the kernel describes block devices by their numbers.
+pub(crate) const SYS: &str = "/sys/dev/block";
+/// The same by their names.
 const BY_NAME: &str = "/sys/block";
 
 /// Returns the path of the file that a loop device shows from its first byte to its last. `device` is the directory in
@@ -38,7 +39,7 @@ pub(super) fn check_other_names(path: &Path, meta: &Metadata, mode: OpenMode) ->
         return check_loops_on(path, meta, None, mode);
     }
     let number = (major(meta.rdev()), minor(meta.rdev()));
-    let own = Path::new(BY_NUMBER).join(format!("{}:{}", number.0, number.1));
+    let own = Path::new(SYS).join(format!("{}:{}", number.0, number.1));
     let Some(below) = file_of_loop(&own) else { return Ok(()) };
     let (Ok(file), Ok(meta)) = (File::open(&below), fs::metadata(&below)) else { return Ok(()) };
     let operation = match mode {

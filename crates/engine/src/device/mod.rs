@@ -87,7 +87,7 @@ pub use file::FileDevice;
 pub(crate) use group::Roster;
 pub(crate) use hedge::is_possible as hedging_is_possible;
 pub use lock::unlock;
-pub(crate) use loops::file_of_loop;
+pub(crate) use loops::{SYS, file_of_loop};
 pub(crate) use member::{ALL, MemberState};
 pub use mode::OpenMode;
 pub(crate) use one::AllocationClass;

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{major, minor};
 
+pub(super) use crate::device::SYS;
 use crate::device::file_of_loop;
 
 /// The file or device that a path leads to. Two paths with the same target show the same bytes.
@@ -18,9 +19,6 @@ pub(super) enum PathTarget {
     /// A block device: its major and minor number.
     Block(u32, u32),
 }
-
-/// Directory in which the kernel describes block devices.
-pub(super) const SYS: &str = "/sys/dev/block";
 
 /// Returns the target of a path, or `None` if it leads to neither a file nor a block device. `sys` is [`SYS`].
 pub(super) fn target(path: &Path, sys: &Path) -> Option<PathTarget> {

@@ -271,9 +271,11 @@ impl Labels {
         }
     }
 
-    /// Tells the witness of the tables of all groups.
+    /// Tells the witness of the tables of all mirrors, and of groups that were one.
     pub(super) fn tell_all(&self) {
-        self.tables().iter().filter(|table| !table.members.is_empty()).for_each(|table| self.tell(table));
+        // A device that never had a mirror was never left out.
+        let is_told = |table: &&Membership| table.is_mirrored() || table.group_epoch > FIRST_EPOCH;
+        self.tables().iter().filter(is_told).for_each(|table| self.tell(table));
     }
 
     /// Writes a table to the labels of the members that are written. Returns false if one of them had to be left out

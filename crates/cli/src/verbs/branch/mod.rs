@@ -4,8 +4,8 @@
 //! the pool. How its server is started (which programs, settings, user) does not travel: each machine keeps that for
 //! itself ([`settings`]). Whether its server runs is asked of the kernel ([`process`]), not of a file.
 //!
-//! What changes a branch waits for its turn ([`turn`]), and looks at the branch only then. What a command was killed
-//! over is removed by the next one ([`unfinished`]).
+//! A command that changes a branch waits for its turn ([`turn`]), and looks at the branch only then. It removes the pieces
+//! that a killed command has left ([`unfinished`]).
 //!
 //! Production must not notice. Five rules:
 //! 1. Nothing outside of the branch's mount is written: data directories from which a link leads out are refused

@@ -4,12 +4,11 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::{LeftMemory, Owed, Request};
-use crate::device::late::{self, LateRing};
+use crate::device::late::{self, LateRing, Rings};
 use crate::device::lock::LockedFile;
 
 /// Number of entries of a ring.
@@ -20,8 +19,7 @@ thread_local! {
     static RING: Cell<Option<Box<CallRing>>> = const { Cell::new(None) };
 }
 
-/// True once the kernel has refused a ring for good.
-static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+static RINGS: Rings = Rings::new("a write to a mirror waits for its devices however long that takes");
 
 /// How a request came to an end.
 pub(super) enum Called {
@@ -43,24 +41,7 @@ pub(super) fn take_ring() -> Option<Box<CallRing>> {
     if let Some(ring) = RING.take() {
         return Some(ring);
     }
-    if IS_REFUSED.load(Relaxed) {
-        return None;
-    }
-    // Not one whose completions only its own thread can take: see `super::super::late`.
-    let opened = IoUring::new(ENTRIES).and_then(|ring| match ring.params().is_feature_ext_arg() {
-        true => Ok(ring),
-        false => Err(io::ErrorKind::Unsupported.into()),
-    });
-    match opened {
-        Ok(ring) => Some(Box::new(CallRing { ring, left: None })),
-        Err(error) => {
-            let is_lasting = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES));
-            if (is_lasting || error.kind() == io::ErrorKind::Unsupported) && !IS_REFUSED.swap(true, Relaxed) {
-                tracing::warn!(%error, "no io_uring: a write to a mirror waits for its devices however long that takes");
-            }
-            None
-        }
-    }
+    RINGS.open(|| Ok(Box::new(CallRing { ring: late::open_ring(ENTRIES)?, left: None })))
 }
 
 impl Request<'_> {
@@ -92,8 +73,8 @@ impl CallRing {
     /// Those of the kernel. It is not known then whether the request has begun.
     ///
     /// # Safety
-    /// What the entry points to has to stay as it is until the kernel has ended the request. If this does not return
-    /// [`Called::Ended`], that may be after the call.
+    /// The memory and the file that the entry points to have to stay as they are until the kernel has ended the request. If
+    /// this does not return [`Called::Ended`], that may be after the call.
     pub(super) unsafe fn call(
         &mut self,
         entry: &squeue::Entry,
@@ -104,25 +85,13 @@ impl CallRing {
         if unsafe { self.ring.submission().push(entry) }.is_err() {
             return Err(io::Error::other("a ring has no room for a request"));
         }
-        let time =
-            types::Timespec::new().sec(slice_ns / 1_000_000_000).nsec((slice_ns % 1_000_000_000) as u32);
         loop {
-            let waited = self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time));
+            let is_over = late::wait(&self.ring, 1, Some(slice_ns)).inspect_err(|error| RINGS.fail(error))?;
             if let Some(completion) = self.ring.completion().next() {
                 return Ok(Called::Ended(completion.result()));
             }
-            match waited.map_err(|error| (error.raw_os_error(), error)) {
-                Ok(_) | Err((Some(libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => {}
-                Err((Some(libc::ETIME), _)) => {
-                    if !goes_on() {
-                        return Ok(Called::Left);
-                    }
-                }
-                Err((_, error)) => {
-                    tracing::error!(%error, "io_uring failed; writes to mirrors wait for their devices from now on");
-                    IS_REFUSED.store(true, Relaxed);
-                    return Err(error);
-                }
+            if is_over && !goes_on() {
+                return Ok(Called::Left);
             }
         }
     }

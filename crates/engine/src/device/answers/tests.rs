@@ -2,12 +2,13 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
 
 use super::*;
 use crate::device::devices::FoundMember;
+use crate::device::tests::until;
 use crate::device::{Device, DeviceStats, Devices, MemberState, Roster};
 use crate::limits::BLOCK_BYTES;
 use crate::{Error, Result};
@@ -23,7 +24,7 @@ struct From {
 }
 
 impl Judge for From {
-    fn bound_ns(&self, _device: &Answers) -> Option<u64> {
+    fn bound_ns(&self) -> Option<u64> {
         Some(1)
     }
 
@@ -45,15 +46,6 @@ fn answers_of(at: u64) -> (Answers, Arc<From>) {
     let known: Weak<From> = Arc::downgrade(&judge);
     answers.join(known);
     (answers, judge)
-}
-
-#[track_caller]
-fn until(is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "it does not come");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn is_of(member: &GroupMember, device: &Answers) -> bool {
 }
 
 impl Judge for Peers {
-    fn bound_ns(&self, _device: &Answers) -> Option<u64> {
+    fn bound_ns(&self) -> Option<u64> {
         let bound_ns = self.bound_ns.load(Ordering::Relaxed);
         let is_bounded =
             bound_ns > 0 && (self.is_spared.load(Ordering::Relaxed) || self.members.read().len() > 1);

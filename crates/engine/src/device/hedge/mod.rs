@@ -13,12 +13,11 @@
 
 use std::cell::Cell;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
 use super::devices::Devices;
-use super::late;
+use super::late::{self, Rings};
 use super::planned::PlannedRead;
 use super::stats::now_ns;
 use crate::{Error, Result};
@@ -31,8 +30,7 @@ thread_local! {
     static RING: Cell<Option<Box<HedgeRing>>> = const { Cell::new(None) };
 }
 
-/// True once the kernel has refused a ring for good.
-static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+static RINGS: Rings = Rings::new("a read of a mirror waits for its device however long that takes");
 
 /// A read that failed: the number of the device, and its error.
 pub(super) type Failed = (u16, Error);
@@ -42,19 +40,7 @@ fn take_ring() -> Option<Box<HedgeRing>> {
     if let Some(ring) = RING.take() {
         return Some(ring);
     }
-    if IS_REFUSED.load(Relaxed) {
-        return None;
-    }
-    match HedgeRing::open() {
-        Ok(ring) => Some(Box::new(ring)),
-        Err(error) => {
-            let is_lasting = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES));
-            if (is_lasting || error.kind() == io::ErrorKind::Unsupported) && !IS_REFUSED.swap(true, Relaxed) {
-                tracing::warn!(%error, "no io_uring: a read of a mirror waits for its device however long that takes");
-            }
-            None
-        }
-    }
+    RINGS.open(|| HedgeRing::open().map(Box::new))
 }
 
 /// Returns true if overdue reads of mirrors are sent to another device, too: the kernel does not refuse it.
@@ -62,7 +48,7 @@ pub(crate) fn is_possible() -> bool {
     if let Some(ring) = take_ring() {
         RING.set(Some(ring));
     }
-    !IS_REFUSED.load(Relaxed)
+    !RINGS.are_refused()
 }
 
 /// One of the reads that are made at once.
@@ -220,7 +206,7 @@ impl Devices {
                 None => self.read_without_ring(span, number),
             },
             Err(error) => {
-                ring_failed(&error);
+                RINGS.fail(&error);
                 drop(round);
                 self.read_without_ring(span, number)
             }
@@ -246,7 +232,7 @@ impl Devices {
         let reads = match round.wait(bound_ns) {
             Ok(()) => round.end(),
             Err(error) => {
-                ring_failed(&error);
+                RINGS.fail(&error);
                 std::mem::take(&mut round.reads)
             }
         };
@@ -262,12 +248,6 @@ impl Devices {
         let (number, read) = (plan.number(), plan.read());
         read.map(|()| plan).map_err(|error| (number, error))
     }
-}
-
-/// Notes that a ring has failed, which no ring should. Its memory is leaked, as the kernel may still write to it.
-fn ring_failed(error: &io::Error) {
-    tracing::error!(%error, "io_uring failed; reads of mirrors wait for their devices from now on");
-    IS_REFUSED.store(true, Relaxed);
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use io_uring::{IoUring, opcode, types};
 
-use crate::device::late::LateRing;
+use crate::device::late::{self, LateRing};
 use crate::device::{LateRead, PlannedRead};
 
 /// Largest number of reads under way, and number of entries of the ring.
@@ -33,12 +33,7 @@ impl HedgeRing {
     /// # Errors
     /// Those of the kernel, which may not have io_uring, or not be able to wait for a time (before Linux 5.11).
     pub(super) fn open() -> io::Result<Self> {
-        // Not one whose completions only its own thread can take: they may come when that does something else, or has
-        // ended (`super::late`).
-        let ring = IoUring::new(READS_MAX as u32)?;
-        if !ring.params().is_feature_ext_arg() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        let ring = late::open_ring(READS_MAX as u32)?;
         Ok(Self { ring, reads: (0..READS_MAX).map(|_| None).collect(), under_way: 0 })
     }
 
@@ -82,22 +77,7 @@ impl HedgeRing {
     /// # Errors
     /// Those of the kernel; then it is not known which reads have begun.
     pub(super) fn wait(&mut self, want: usize, rest_ns: Option<u64>) -> io::Result<()> {
-        let waited = match rest_ns {
-            None => self.ring.submit_and_wait(want),
-            Some(rest_ns) => {
-                let time = types::Timespec::new().sec(rest_ns / 1_000_000_000);
-                let time = time.nsec((rest_ns % 1_000_000_000) as u32);
-                self.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&time))
-            }
-        };
-        match waited {
-            Ok(_) => Ok(()),
-            // EBUSY and EAGAIN: the kernel cannot take more now, and what it has goes on.
-            Err(error) => match error.raw_os_error() {
-                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
-                _ => Err(error),
-            },
-        }
+        late::wait(&self.ring, want, rest_ns).map(|_| ())
     }
 
     /// Takes a read that somebody waits for and that has ended, with what it is for, and what the kernel says of it.

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
 
 use super::ring::HedgeRing;
+use crate::device::tests::until;
 use crate::device::{AlignedBuf, Device, DeviceStats, Devices, HedgeCounts, IoClass, IoKind, ReadFrom, Span};
 use crate::limits::BLOCK_BYTES;
 use crate::{Error, Result};
@@ -126,16 +126,6 @@ fn read(devices: &Devices, at: u64) -> u16 {
         if bytes == block(at) { Ok(from.number) } else { Err(Error::corrupt("a block", "it is another one")) }
     };
     devices.read(span(at), verify).unwrap()
-}
-
-/// Waits for something that comes, sooner or later.
-#[track_caller]
-fn until(is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "it does not come");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
