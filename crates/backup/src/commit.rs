@@ -354,6 +354,17 @@ impl State {
         }
     }
 
+    /// Returns this state as it goes on behind `lost` commits that nobody can read. Each of them may have been a prune
+    /// that deleted at once, or have used a backup's number. A prune must find anew what nothing needs.
+    pub(crate) fn behind_lost(mut self, lost: u64) -> Self {
+        self.epoch = self.epoch.saturating_add(lost.saturating_mul(2));
+        self.next_number = self.next_number.saturating_add(lost);
+        self.condemned.clear();
+        self.floors.clear();
+        self.binlog_floors.clear();
+        self
+    }
+
     /// Drops what is known of datasets that have no backup any more.
     pub(crate) fn tidy(&mut self) {
         let backups = &self.backups;

@@ -105,6 +105,8 @@ pub const REPACK_SMALL_BYTES: u64 = PACK_BYTES as u64 / 4;
 pub const REPACK_SMALL_MIN: usize = 32;
 /// Number of commits that a check reads, from the newest on: continuous backups make three million a year.
 pub const CHECK_COMMITS: u64 = 10_000;
+/// Largest number of lost commits whose numbers a repair takes: more of them were never written.
+pub(crate) const LOST_COMMITS_MAX: usize = 1000;
 
 const _: () = assert!(NAMES_PER_ANSWER * (NAME_BYTES_MAX + 9) + 64 < ANSWER_BYTES_MAX as usize);
 const _: () = assert!(PART_BYTES + 64 < ANSWER_BYTES_MAX as usize && NAME_BYTES_MAX < 256);

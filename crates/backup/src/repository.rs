@@ -1,9 +1,10 @@
 //! A repository: opens it, keeps its log of commits, and reads blocks.
 
 mod config;
+mod log;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Once};
 
 use bytes::Bytes;
@@ -12,17 +13,14 @@ use pagefold_engine::pool::Origin;
 use rayon::prelude::*;
 
 use crate::block::{BlockRef, Kind};
-use crate::commit::{self, Backup, Commit, Described, State};
+use crate::commit::{self, Backup, Described, State};
 use crate::directory::UPLOADED;
 use crate::error::{Error, Result};
 use crate::keys::{Derivation, Sealer, Secret, random};
-use crate::limits::{
-    BLOCK_BYTES_MAX, COALESCE_BYTES, COMMIT_BYTES_MAX, COMMIT_TRIES, CONFIG_BYTES_MAX, PROBE_RACERS,
-    ROOT_BYTES_MAX,
-};
+use crate::limits::{BLOCK_BYTES_MAX, COALESCE_BYTES, CONFIG_BYTES_MAX, PROBE_RACERS, ROOT_BYTES_MAX};
 use crate::pack::{PackId, open_block, unsqueeze};
 use crate::root::Root;
-use crate::seen::{Newest, Seen, halves};
+use crate::seen::Seen;
 use crate::store::Store;
 
 pub(crate) use config::CONFIG;
@@ -47,6 +45,8 @@ pub struct Repository {
     pub(crate) seen: Seen,
     /// Done when the user was warned that what was seen cannot be remembered.
     forgets: Once,
+    /// Done when the user was warned that the newest commits are damaged.
+    tells: Once,
     /// True if no commit comes behind one that is missing: it was looked for.
     has_no_gap: AtomicBool,
 }
@@ -176,8 +176,8 @@ impl Repository {
     }
 
     fn of(store: Store, id: [u8; 16], sealer: Sealer, seen: Seen) -> Self {
-        let (store, forgets, has_no_gap) = (Arc::new(store), Once::new(), AtomicBool::new(false));
-        Self { store, id, sealer, seen, forgets, has_no_gap }
+        let (forgets, tells, has_no_gap) = (Once::new(), Once::new(), AtomicBool::new(false));
+        Self { store: Arc::new(store), id, sealer, seen, forgets, tells, has_no_gap }
     }
 
     /// Returns the repository's name, in hexadecimal.
@@ -212,114 +212,12 @@ impl Repository {
         Ok(begun)
     }
 
-    pub(crate) fn read_commit(&self, number: u64) -> Result<Option<Commit>> {
-        let bytes = self.store.get(&commit::path(&self.id, number), COMMIT_BYTES_MAX)?;
-        bytes.map(|bytes| commit::decode(&bytes, &self.id, number, &self.sealer)).transpose()
-    }
-
-    fn has_commit(&self, number: u64) -> Result<bool> {
-        Ok(self.store.head(&commit::path(&self.id, number))?.is_some())
-    }
-
-    /// Returns the newest commit. Numbers have no gaps, so it is found by doubling and halving.
-    ///
-    /// A commit that was lost would hide those behind it. Therefore the first call also lists what comes behind the one
-    /// that it found.
-    pub(crate) fn head(&self) -> Result<Commit> {
-        let seen = self.seen.newest(&self.id)?;
-        let older = |what: &str| Error::Older {
-            object: commit::path(&self.id, seen.map_or(0, |seen| seen.number)),
-            what: what.to_owned(),
-            seen: self.seen.newest_file(&self.id).unwrap_or_default(),
-        };
-        let mut there = seen.map_or(0, |seen| seen.number);
-        let mut known = None;
-        if let Some(seen) = seen {
-            let commit = self.read_commit(there)?.ok_or_else(|| older("is missing"))?;
-            if halves(commit.hash) != seen.hash {
-                return Err(older("is another commit"));
-            }
-            known = Some(commit);
-        }
-        loop {
-            there = self.last_from(there)?;
-            if self.has_no_gap.load(Ordering::Relaxed) {
-                break;
-            }
-            let (folder, name) = (commit::folder(&self.id), commit::object_name(there));
-            if !self.store.has_after(&folder, &name)? {
-                self.has_no_gap.store(true, Ordering::Relaxed);
-                break;
-            }
-            // Another writer may have appended it just now.
-            if !self.has_commit(there + 1)? {
-                return Err(Error::Missing { object: commit::path(&self.id, there + 1) });
-            }
-        }
-        // If no newer commit came, it was read just now.
-        if let Some(known) = known.filter(|known| known.number == there) {
-            return Ok(known);
-        }
-        let head = self.read_commit(there)?;
-        let head = head.ok_or_else(|| Error::Missing { object: commit::path(&self.id, there) })?;
-        self.remember(&head);
-        Ok(head)
-    }
-
-    /// Returns the number of the last commit, by doubling and halving from one that is there.
-    fn last_from(&self, mut there: u64) -> Result<u64> {
-        let mut step = 1;
-        while self.has_commit(there.saturating_add(step))? {
-            there = there.saturating_add(step);
-            step *= 2;
-        }
-        while step > 1 {
-            step /= 2;
-            if self.has_commit(there + step)? {
-                there += step;
-            }
-        }
-        Ok(there)
-    }
-
-    /// Remembers the newest commit. Who cannot write here, or has no room, can still read, and restore.
-    fn remember(&self, head: &Commit) {
-        let newest = Newest { number: head.number, hash: halves(head.hash) };
-        if let Err(error) = self.seen.remember(&self.id, newest) {
-            let doing = "nobody notices here if the store goes back to an older state, since what was seen cannot be remembered";
-            self.forgets.call_once(|| tracing::warn!(%error, "{doing}"));
-        }
-    }
-
-    /// Appends a commit with the state that `change` makes of the newest one. `change` is called again if another
-    /// writer was faster.
-    pub(crate) fn commit(&self, change: &mut dyn FnMut(&mut State) -> Result<()>) -> Result<Commit> {
-        for _ in 0..COMMIT_TRIES {
-            let head = self.head()?;
-            let mut state = head.state;
-            change(&mut state)?;
-            state.tidy();
-            let number = head.number + 1;
-            let (bytes, new) = commit::encode(&self.id, number, head.hash, state, &self.sealer)?;
-            let path = commit::path(&self.id, number);
-            let bytes = Bytes::from(bytes);
-            // If the response was lost, the commit was made all the same: its random bits tell.
-            if self.store.create(&path, bytes.clone())?
-                || self.store.get(&path, COMMIT_BYTES_MAX)?.is_some_and(|found| found == bytes)
-            {
-                self.remember(&new);
-                return Ok(new);
-            }
-        }
-        Err(Error::Fenced(format!("{COMMIT_TRIES} times another writer was faster; try again")))
-    }
-
     /// Returns the backups, in the order in which they were made.
     ///
     /// # Errors
     /// Errors of reading the log.
     pub fn backups(&self) -> Result<Vec<Backup>> {
-        Ok(self.head()?.state.backups)
+        Ok(self.newest()?.state.backups)
     }
 
     /// Returns the properties that were set on the datasets that have backups.
@@ -327,7 +225,7 @@ impl Repository {
     /// # Errors
     /// Errors of reading the log.
     pub fn described(&self) -> Result<Vec<Described>> {
-        Ok(self.head()?.state.described)
+        Ok(self.newest()?.state.described)
     }
 
     /// Finds the backup that a user means: its number, `POOL/DATASET@SNAPSHOT`, or `POOL/DATASET` for that of the newest
@@ -361,12 +259,13 @@ impl Repository {
                 of_pools.values().map(tell).collect::<Vec<_>>().join(", ")
             )));
         }
-        of_pools.into_values().next().cloned().ok_or_else(|| {
-            Error::NotFound(format!(
-                "there is no backup '{word}' among the {} of the repository",
-                backups.len()
-            ))
-        })
+        if let Some(found) = of_pools.into_values().next() {
+            return Ok(found.clone());
+        }
+        // A commit that is damaged may have listed it.
+        let not_found =
+            || format!("there is no backup '{word}' among the {} of the repository", backups.len());
+        Err(self.log_fault()?.unwrap_or_else(|| Error::NotFound(not_found())))
     }
 
     /// Forgets backups: they are gone at once; prunes delete what only they need.

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::block::BlockRef;
 use crate::chunk::Entry;
-use crate::commit::Backup;
+use crate::commit::{self, Backup, Commit};
 use crate::error::{Error, Result};
 use crate::fetch::Blocks;
 use crate::limits::{CHECK_COMMITS, PACK_BYTES_MAX, WINDOW_BYTES};
@@ -76,30 +76,11 @@ impl Repository {
     /// Reads the log and all manifests, and checks that each pack that they need exists. Reads no records.
     ///
     /// # Errors
-    /// Errors of reading the newest commit; errors of the store. Damage to anything else is in the returned value.
+    /// Errors of the store; [`Error::Older`] if it has gone back to an older state. Damage is in the returned value.
     pub fn check(&self) -> Result<Checked> {
         let mut checked = Checked::default();
-        let head = self.head()?;
-        let (mut number, mut expected) = (head.number, head.before);
-        checked.commits = 1;
-        while number > 0 && checked.commits < CHECK_COMMITS {
-            number -= 1;
-            checked.commits += 1;
-            let missing = || Error::Missing { object: crate::commit::path(&self.id, number) };
-            match self.read_commit(number).and_then(|commit| commit.ok_or_else(missing)) {
-                Ok(commit) if commit.hash == expected => expected = commit.before,
-                Ok(commit) => {
-                    let detail = "it is not the commit that the next one comes after";
-                    checked.note(0, Error::damaged(crate::commit::path(&self.id, number), detail))?;
-                    expected = commit.before;
-                }
-                Err(error) => {
-                    // The commits before this one cannot be verified any more.
-                    checked.note(0, error)?;
-                    break;
-                }
-            }
-        }
+        let Some(head) = self.newest_or_note(&mut checked)? else { return Ok(checked) };
+        self.check_commits(&head, &mut checked)?;
         let mut listed = BTreeMap::new();
         self.store.list("packs", &mut |name, bytes| {
             if let Ok(id) = name.parse::<PackId>() {
@@ -116,6 +97,40 @@ impl Repository {
         checked.packs = packs.len() as u64;
         self.check_logs(&head.state.backups, &mut checked)?;
         Ok(checked)
+    }
+
+    /// Reads the commits before `head`, each of which the next one names by its hash.
+    fn check_commits(&self, head: &Commit, checked: &mut Checked) -> Result<()> {
+        // Nothing is expected of a commit if the one that comes after it cannot be read.
+        let (mut number, mut expected) = (head.number, Some(head.before));
+        checked.commits = 1;
+        while number > 0 && checked.commits < CHECK_COMMITS {
+            number -= 1;
+            checked.commits += 1;
+            let missing = || Error::Missing { object: commit::path(&self.id, number) };
+            match self.read_commit(number).and_then(|commit| commit.ok_or_else(missing)) {
+                Ok(commit) => {
+                    if expected.is_some_and(|expected| expected != commit.hash) {
+                        let detail = "it is not the commit that the next one comes after";
+                        checked.note(0, Error::damaged(commit::path(&self.id, number), detail))?;
+                    }
+                    expected = Some(commit.before);
+                }
+                // A repair has put the next one in its place, and has named it as it was found.
+                Err(Error::Damaged { .. })
+                    if expected
+                        .map_or(Ok(true), |hash| Ok::<_, Error>(self.commit_hash(number)? == hash))? =>
+                {
+                    expected = None;
+                }
+                Err(error) => {
+                    // The commits before this one cannot be verified any more.
+                    checked.note(0, error)?;
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn check_manifest(

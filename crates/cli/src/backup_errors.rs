@@ -15,6 +15,9 @@ pub fn failed(doing: impl std::fmt::Display, error: &Error) -> Failure {
         Error::Key(_) => {
             failure.hint(format!("give it with --key-file FILE, --key-command COMMAND or {PASSPHRASE}"))
         }
+        Error::Damaged { object, .. } | Error::Missing { object } if object.starts_with("log/") => failure.hint(
+            "bring it back from a copy of the repository; without one, pagefold backup check --repair goes on from the newest intact commit",
+        ),
         Error::Damaged { .. } | Error::Missing { .. } => {
             failure.hint("see what else is damaged: pagefold backup check, pagefold backup verify")
         }

@@ -1,8 +1,8 @@
 //! Damaged, swapped and truncated objects.
 
-use pagefold_backup::{Error, InitOptions, Repository, Secret, Seen};
+use pagefold_backup::{Error, InitOptions, Repository, Secret, Seen, Store};
 
-use super::bench::{Bench, Chance, PAGE, create, noise, restore, write};
+use super::bench::{BeforeCommit, Bench, Chance, PAGE, create, noise, pool, restore, write};
 
 #[test]
 fn damaged_swapped_truncated_and_replayed_objects_are_told() {
@@ -167,10 +167,21 @@ fn a_lost_commit_hides_none_behind_it() {
         Error::Missing { object } => assert!(name.ends_with(&object), "{object}"),
         error => panic!("told as something else: {error}"),
     };
-    missing(stranger().backups().unwrap_err());
-    missing(stranger().check().unwrap_err());
+    // Readers find the newest one all the same; nothing is written.
+    assert_eq!(stranger().backups().unwrap().len(), 3);
+    restore(&stranger(), "3", None).unwrap();
+    let told = stranger().check().unwrap();
+    assert!(
+        told.told.iter().any(|damage| damage.what.contains(&format!("{:016x} is missing", 1))),
+        "{told:?}"
+    );
     missing(create(&stranger(), &stream).unwrap_err());
     missing(stranger().prune(None, true, false).unwrap_err());
+    // Without a copy of it, a repair takes its number, and writers go on.
+    assert_eq!(stranger().repair_log().unwrap().len(), 1);
+    assert_eq!(create(&stranger(), &stream).unwrap().backup.number, 4);
+    let after = bench.objects();
+    after.keys().filter(|name| !objects.contains_key(*name)).for_each(|name| bench.set(name, None));
     bench.set(name, Some(&objects[name]));
     // One that the newest one does not hide behind costs nothing, and is told.
     bench.set(name_of(2), None);
@@ -195,4 +206,116 @@ fn what_has_lost_its_description_is_not_made_anew() {
     assert!(matches!(error, Error::Exists(_)), "{error}");
     bench.set(name, Some(&objects[name]));
     assert_eq!(bench.objects(), objects);
+}
+
+/// Returns an object as damage leaves it: a bit flipped, empty, cut.
+fn damaged(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut flipped = bytes.to_vec();
+    flipped[bytes.len() / 2] ^= 4;
+    vec![flipped, Vec::new(), bytes[..bytes.len() - 1].to_vec()]
+}
+
+#[test]
+fn a_damaged_newest_commit_costs_what_it_added_and_is_repaired() {
+    for secret in [None, Some("horse")] {
+        let bench = Bench::new(20);
+        let folder = tempfile::tempdir().unwrap();
+        let repository = bench.init(secret);
+        for name in ["one", "two", "three"] {
+            write(&*bench.pool.open_dataset("db").unwrap(), 3, 1, &noise(name.len() as u64, PAGE as usize));
+            create(&repository, &bench.stream(&bench.snapshot(name), None)).unwrap();
+        }
+        let expected = restore(&repository, "2", None).unwrap();
+        let secret = secret.map(|text| Secret::new(text.into()).unwrap());
+        let open = |seen: Seen| Repository::open(bench.store(), seen, secret.as_ref()).unwrap();
+        // This machine has seen the newest one; the other one has not.
+        let seen = Seen { folder: Some(folder.path().into()) };
+        assert_eq!(open(seen.clone()).backups().unwrap().len(), 3);
+        let objects = bench.objects();
+        let name = objects.keys().rfind(|name| name.contains("/log/")).unwrap();
+        let late = bench.stream(&bench.snapshot("late"), None);
+        for (at, bytes) in damaged(&objects[name]).iter().enumerate() {
+            bench.set(name, Some(bytes));
+            for seen in [Seen::default(), seen.clone()] {
+                let reader = open(seen);
+                assert_eq!(reader.backups().unwrap().len(), 2);
+                assert!(restore(&reader, "2", None).unwrap() == expected);
+                // The backup that it listed is not said to be none.
+                let named = |error: Error| match error {
+                    Error::Damaged { object, .. } => assert!(name.ends_with(&object), "{object}"),
+                    error => panic!("told as something else: {error}"),
+                };
+                named(restore(&reader, "3", None).unwrap_err());
+                assert_eq!(reader.check().unwrap().damages, 1);
+                // A commit on top of an older one would undo what may only have been read wrong.
+                named(create(&reader, &late).unwrap_err());
+                named(reader.prune(None, true, false).unwrap_err());
+                named(reader.forget(&[1]).unwrap_err());
+            }
+            // A writer that began before the repair may build on what a lost prune has deleted.
+            let repairer = open(if at % 2 == 0 { Seen::default() } else { seen.clone() });
+            assert_eq!(repairer.repair_log().unwrap().len(), 1);
+            assert!(repairer.repair_log().unwrap().is_empty());
+            for seen in [Seen::default(), seen.clone()] {
+                let writer = open(seen);
+                assert_eq!(writer.check().unwrap().damages, 0, "{:?}", writer.check().unwrap().told);
+                assert!(restore(&writer, "2", None).unwrap() == expected);
+            }
+            // No number comes twice.
+            assert_eq!(create(&open(seen.clone()), &late).unwrap().backup.number, 4);
+            open(Seen::default()).prune(None, false, false).unwrap();
+            open(Seen::default()).prune(None, false, false).unwrap();
+            assert!(restore(&open(Seen::default()), "2", None).unwrap() == expected);
+            let after = bench.objects();
+            after.keys().filter(|name| !objects.contains_key(*name)).for_each(|name| bench.set(name, None));
+            objects.iter().for_each(|(name, bytes)| bench.set(name, Some(bytes)));
+            std::fs::remove_dir_all(folder.path()).unwrap();
+            assert_eq!(open(seen.clone()).backups().unwrap().len(), 3);
+        }
+        // A commit that this machine saw, and others came after, costs nothing.
+        let sealed = open(seen.clone());
+        create(&repository, &late).unwrap();
+        bench.set(name, Some(&[]));
+        assert_eq!(sealed.backups().unwrap().len(), 4);
+        // Without any intact commit nothing is known, and nothing is repaired.
+        for name in bench.objects().keys().filter(|name| name.contains("/log/")) {
+            bench.set(name, Some(b"damaged"));
+        }
+        assert!(matches!(open(Seen::default()).backups(), Err(Error::Damaged { .. })));
+        assert!(matches!(open(Seen::default()).repair_log(), Err(Error::Damaged { .. })));
+        assert!(open(Seen::default()).check().unwrap().damages > 0);
+    }
+}
+
+#[test]
+fn writers_that_began_before_a_repair_are_refused() {
+    let bench = Bench::new(20);
+    let repository = bench.init(None);
+    let one = bench.snapshot("one");
+    create(&repository, &bench.stream(&one, None)).unwrap();
+    let two = bench.snapshot("two");
+    let (memory, open) = (bench.memory.clone(), Repository::open);
+    let other = Store::new(memory.clone(), "some/where").unwrap();
+    let late = BeforeCommit::store(&bench, move || {
+        let other = open(other, Seen::default(), None).unwrap();
+        other.prune(None, true, false).unwrap();
+        let bench = Bench { memory, pool: pool(9) };
+        let newest = bench.objects().into_keys().rfind(|name| name.contains("/log/")).unwrap();
+        bench.set(&newest, Some(b""));
+        assert_eq!(other.repair_log().unwrap().len(), 1);
+    });
+    let late = create(&open(late, Seen::default(), None).unwrap(), &bench.stream(&two, None));
+    assert!(matches!(late, Err(Error::Fenced(_))), "{late:?}");
+}
+
+#[test]
+fn a_new_repository_whose_only_commit_is_damaged_is_repaired() {
+    let bench = Bench::new(20);
+    let repository = bench.init(None);
+    let name = bench.objects().into_keys().rfind(|name| name.contains("/log/")).unwrap();
+    bench.set(&name, Some(b""));
+    assert!(matches!(repository.backups(), Err(Error::Damaged { .. })));
+    assert_eq!(repository.repair_log().unwrap().len(), 1);
+    create(&repository, &bench.stream(&bench.snapshot("one"), None)).unwrap();
+    assert_eq!(repository.check().unwrap().damages, 0);
 }

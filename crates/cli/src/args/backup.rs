@@ -44,8 +44,16 @@ Examples:
   pagefold backup verify s3://bucket/tank --sample 5%")]
     Verify(BackupVerify),
     /// Look whether the log and all manifests are sound and all packs are there. Reads no records.
-    #[command(after_long_help = "Examples:
-  pagefold backup check s3://bucket/tank")]
+    #[command(
+        after_long_help = "If the newest commits of the log are damaged or missing, the backups that the newest intact one lists can still be
+listed, verified, mounted and restored, but nothing is written. If you have a copy of the damaged objects, bring them
+back. If not, --repair goes on from the newest intact commit: what the damaged ones did (mostly a backup, or a prune) is
+lost, and the other backups stay.
+
+Examples:
+  pagefold backup check s3://bucket/tank
+  pagefold backup check --repair s3://bucket/tank"
+    )]
     Check(BackupCheck),
     /// Restore a backup into a dataset: a new one, or one whose newest snapshot is an older backup's.
     #[command(
@@ -260,6 +268,9 @@ pub struct BackupVerify {
 pub struct BackupCheck {
     /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
+    /// First go on from the newest intact commit, if commits behind it are damaged or missing: what they did is lost.
+    #[arg(long)]
+    pub repair: bool,
     /// How it is opened.
     #[command(flatten)]
     pub access: Access,

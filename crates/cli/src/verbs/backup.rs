@@ -197,9 +197,31 @@ fn list(args: &BackupList) -> Result<()> {
     let backups = repository.backups();
     let failed = |error: Error| backup_errors::failed(format!("cannot list {}", args.repository), &error);
     let backups = backups.map_err(failed)?;
+    print_backups(args, &repository, &backups)?;
+    let mut checked = Checked::default();
+    repository.check_log(&mut checked).map_err(failed)?;
+    match checked.told.first() {
+        None => Ok(()),
+        Some(damage) => Err(log_failure(&args.repository, &damage.what)),
+    }
+}
+
+/// Returns the failure of a verb that has told all backups that can be known, because there may have been more.
+fn log_failure(name: &str, what: &str) -> Failure {
+    Failure::new(format!("{name} may have listed more backups: {what}")).hint(format!(
+        "bring it back from a copy of the repository; without one, go on from the newest intact commit: pagefold backup check --repair {name}"
+    ))
+}
+
+fn print_backups(
+    args: &BackupList,
+    repository: &Repository,
+    backups: &[pagefold_backup::Backup],
+) -> Result<()> {
+    let failed = |error: Error| backup_errors::failed(format!("cannot list {}", args.repository), &error);
     if args.output.json {
         let all: Vec<_> = backups.iter().map(figures).collect();
-        let logs = repository.cluster_logs(&backups).map_err(failed)?;
+        let logs = repository.cluster_logs(backups).map_err(failed)?;
         return print_json(&json!({ "repository": repository.id(), "backups": all, "logs": logs }));
     }
     let exact = args.output.exact || args.output.script;
@@ -213,7 +235,7 @@ fn list(args: &BackupList) -> Result<()> {
         ("SNAPSHOT MADE", Align::Left),
         ("BACKED UP", Align::Left),
     ]);
-    for backup in &backups {
+    for backup in backups {
         table.row(vec![
             backup.number.to_string(),
             backup.name(),
@@ -226,8 +248,8 @@ fn list(args: &BackupList) -> Result<()> {
     table.print(args.output.script);
     // Scripts have `archive list`, and the columns that they read here stay as they were.
     if !args.output.script {
-        let logs = repository.cluster_logs(&backups).map_err(failed)?;
-        let binlogs = repository.binlogs(&backups).map_err(failed)?;
+        let logs = repository.cluster_logs(backups).map_err(failed)?;
+        let binlogs = repository.binlogs(backups).map_err(failed)?;
         if !logs.is_empty() || !binlogs.is_empty() {
             println!();
             archived_logs::print_all(&logs, &binlogs, &args.output);
@@ -309,6 +331,7 @@ fn verify(args: &BackupVerify) -> Result<()> {
     };
     let mut checked = checked.map_err(failed)?;
     if args.backups.is_empty() {
+        repository.check_log(&mut checked).map_err(failed)?;
         let mut watch = |done: u64| progress.at(total + done, total + done);
         repository.verify_logs(share, salt, &mut checked, &mut watch).map_err(failed)?;
     }
@@ -318,10 +341,24 @@ fn verify(args: &BackupVerify) -> Result<()> {
 
 fn check(args: &BackupCheck) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
+    if args.repair {
+        let repaired = repository.repair_log().map_err(|error| not_repaired(&args.repository, &error))?;
+        repaired.iter().for_each(|what| eprintln!("gone on without it: {what}"));
+    }
     let checked = repository.check();
     let checked = checked
         .map_err(|error| backup_errors::failed(format!("cannot check {}", args.repository), &error))?;
     print_result(&args.repository, &checked, args.json)
+}
+
+fn not_repaired(name: &str, error: &Error) -> Failure {
+    let doing = format!("cannot repair {name}");
+    match error {
+        Error::Damaged { .. } | Error::Missing { .. } => Failure::new(format!("{doing}: {error}")).hint(
+            "no commit is intact, so nothing tells the backups: bring one back from a copy, or make a new repository elsewhere",
+        ),
+        _ => backup_errors::failed(doing, error),
+    }
 }
 
 /// Tells what was read and what is wrong; fails if anything is wrong.

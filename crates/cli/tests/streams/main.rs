@@ -412,3 +412,34 @@ fn a_copy_that_is_older_says_how_it_takes_the_place_of_the_repository() {
     assert!(!refused.stderr.contains("init"), "{}", refused.stderr);
     assert_failure(&sandbox.run(&["backup", "init", "repo", "--unencrypted"]), 1, &["has lost its object"]);
 }
+
+#[test]
+fn a_damaged_newest_commit_hides_no_other_backup_and_is_repaired() {
+    let sandbox = with_pools();
+    sandbox.ok(&["backup", "init", "repo", "--unencrypted"]);
+    for _ in 0..2 {
+        sandbox.ok(&["backup", "create", "tank/db", "--to", "repo"]);
+    }
+    let newest = files_below(&sandbox.path("repo/log"), "").pop().unwrap().join("0000000000000002");
+    let mut bytes = fs::read(&newest).unwrap();
+    bytes[100] ^= 4;
+    fs::write(&newest, bytes).unwrap();
+
+    let repair = "pagefold backup check --repair";
+    let listed = sandbox.run(&["backup", "list", "-H", "repo"]);
+    assert_failure(&listed, 1, &["0000000000000002 is damaged", repair]);
+    assert_eq!(listed.stdout.lines().filter(|line| line.starts_with("1\t")).count(), 1, "{}", listed.stdout);
+    assert_failure(&sandbox.run(&["backup", "verify", "repo"]), 1, &["repo has 1 error"]);
+    let restored = sandbox.run(&["backup", "restore", "repo", "1", "vault/one"]);
+    assert!(restored.status.success() && restored.stderr.contains("is damaged"), "{}", restored.stderr);
+    let told = ["0000000000000002 is damaged", repair];
+    assert_failure(&sandbox.run(&["backup", "restore", "repo", "2", "vault/two"]), 1, &told);
+    assert_failure(&sandbox.run(&["backup", "create", "tank/db", "--to", "repo"]), 1, &told);
+    assert_failure(&sandbox.run(&["backup", "prune", "repo"]), 1, &told);
+
+    sandbox.ok(&["backup", "check", "--repair", "repo"]);
+    sandbox.ok(&["backup", "create", "tank/db", "--to", "repo"]);
+    let listed = sandbox.ok(&["backup", "list", "-H", "repo"]);
+    assert_eq!(listed.lines().map(|line| &line[..2]).collect::<Vec<_>>(), ["1\t", "3\t"], "{listed}");
+    sandbox.ok(&["backup", "verify", "repo"]);
+}
