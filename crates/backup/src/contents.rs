@@ -9,7 +9,7 @@ use crate::chunk::Entry;
 use crate::commit::Backup;
 use crate::error::Result;
 use crate::merge::open_chunk;
-use crate::repository::{CONFIG, Repository};
+use crate::repository::{CONFIG, CONFIG_COPY, Repository};
 use crate::root::{Root, Row};
 use crate::store::Requests;
 
@@ -100,7 +100,8 @@ impl Contents {
     /// # Errors
     /// Errors of the store.
     pub fn is_there(&self) -> Result<bool> {
-        Ok(self.repository.store().head(CONFIG)?.is_some())
+        let store = self.repository.store();
+        Ok(store.head(CONFIG)?.is_some() || store.head(CONFIG_COPY)?.is_some())
     }
 
     /// Returns the requests that were made to the store so far.

@@ -23,7 +23,7 @@ use crate::root::Root;
 use crate::seen::Seen;
 use crate::store::Store;
 
-pub(crate) use config::CONFIG;
+pub(crate) use config::{CONFIG, CONFIG_COPY};
 
 /// Options for making a repository.
 #[derive(Debug, Default)]
@@ -43,6 +43,8 @@ pub struct Repository {
     pub(crate) id: [u8; 16],
     pub(crate) sealer: Sealer,
     pub(crate) seen: Seen,
+    /// The object that describes the repository.
+    config: Bytes,
     /// Done when the user was warned that what was seen cannot be remembered.
     forgets: Once,
     /// Done when the user was warned that the newest commits are damaged.
@@ -105,7 +107,7 @@ impl Repository {
         if store.head(CONFIG)?.is_some() {
             return Err(Error::Exists("there is a repository already".into()));
         }
-        if has_data(&store)? {
+        if has_data(&store)? || store.head(CONFIG_COPY)?.is_some() {
             return Err(Error::Exists(
                 "what lies there belongs to a repository that has lost its object 'repository'".into(),
             ));
@@ -124,15 +126,16 @@ impl Repository {
                 (Sealer::encrypting(&key), Some((derivation, sealed)))
             }
         };
-        let repository = Self::of(store, id, sealer, seen);
+        let config = Bytes::from(Config { id, created: options.created, key }.encode());
+        let repository = Self::of(store, id, sealer, seen, config.clone());
         let state = State { next_number: 1, ..State::default() };
         let (bytes, first) = commit::encode(&id, 0, 0, state, &repository.sealer)?;
         repository.store.put(&commit::path(&id, 0), bytes.into())?;
-        let config = Bytes::from(Config { id, created: options.created, key }.encode());
         let created = repository.store.create(CONFIG, config.clone())?;
-        if !created && repository.store.get(CONFIG, CONFIG_BYTES_MAX)? != Some(config) {
+        if !created && repository.store.get(CONFIG, CONFIG_BYTES_MAX)?.as_ref() != Some(&config) {
             return Err(Error::Exists("another repository was made there just now".into()));
         }
+        repository.store.put(CONFIG_COPY, config)?;
         repository.remember(&first);
         Ok(repository)
     }
@@ -143,14 +146,12 @@ impl Repository {
     /// [`Error::NotFound`] if it has none; [`Error::Key`] for a wrong secret, a missing one, and one that is not
     /// needed; [`Error::Damaged`]; errors of the store.
     pub fn open(store: Store, seen: Seen, secret: Option<&Secret>) -> Result<Self> {
-        let bytes = store.get(CONFIG, CONFIG_BYTES_MAX)?;
-        let Some(bytes) = bytes else {
-            return Err(match has_data(&store)? {
-                true => Error::Missing { object: CONFIG.into() },
-                false => Error::NotFound("there is no repository".into()),
-            });
+        let (Config { id, key, .. }, config) = match Config::read(&store) {
+            Err(Error::Missing { .. }) if !has_data(&store)? => {
+                return Err(Error::NotFound("there is no repository".into()));
+            }
+            read => read?,
         };
-        let Config { id, key, .. } = Config::decode(&bytes)?;
         let sealer = match (key, secret) {
             (None, None) => Sealer::plain(),
             (None, Some(_)) => {
@@ -172,12 +173,12 @@ impl Repository {
                 Sealer::encrypting(&key)
             }
         };
-        Ok(Self::of(store, id, sealer, seen))
+        Ok(Self::of(store, id, sealer, seen, config))
     }
 
-    fn of(store: Store, id: [u8; 16], sealer: Sealer, seen: Seen) -> Self {
+    fn of(store: Store, id: [u8; 16], sealer: Sealer, seen: Seen, config: Bytes) -> Self {
         let (forgets, tells, has_no_gap) = (Once::new(), Once::new(), AtomicBool::new(false));
-        Self { store: Arc::new(store), id, sealer, seen, forgets, tells, has_no_gap }
+        Self { store: Arc::new(store), id, sealer, seen, config, forgets, tells, has_no_gap }
     }
 
     /// Returns the repository's name, in hexadecimal.

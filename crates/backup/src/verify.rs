@@ -79,6 +79,7 @@ impl Repository {
     /// Errors of the store; [`Error::Older`] if it has gone back to an older state. Damage is in the returned value.
     pub fn check(&self) -> Result<Checked> {
         let mut checked = Checked::default();
+        self.check_description(&mut checked)?;
         let Some(head) = self.newest_or_note(&mut checked)? else { return Ok(checked) };
         self.check_commits(&head, &mut checked)?;
         let mut listed = BTreeMap::new();

@@ -1,17 +1,23 @@
 //! The object that describes a repository.
 
+use bytes::Bytes;
 use pagefold_engine::wire::{Reader, put_bytes};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Config;
+use super::{Config, Repository};
 use crate::block::Kind;
 use crate::error::{Error, Result};
 use crate::keys::Derivation;
+use crate::limits::CONFIG_BYTES_MAX;
 use crate::pack::seal_name;
+use crate::store::Store;
+use crate::verify::Checked;
 
 const MAGIC: [u8; 8] = *b"PFbkup\x01\0";
 /// Path of the object that describes a repository.
 pub(crate) const CONFIG: &str = "repository";
+/// Path of its copy, which is read if the object itself is damaged or missing.
+pub(crate) const CONFIG_COPY: &str = "repository-copy";
 const FLAG_ENCRYPTED: u32 = 1;
 
 impl Config {
@@ -34,16 +40,16 @@ impl Config {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let (body, sum) =
+            bytes.split_last_chunk::<8>().ok_or_else(|| Error::damaged(CONFIG, "it is truncated"))?;
+        if xxh3_64(body).to_le_bytes() != *sum {
+            return Err(Error::damaged(CONFIG, "its checksum does not hold"));
+        }
         if !bytes.starts_with(&MAGIC) {
             return Err(match bytes.starts_with(b"PFbkup") {
                 true => Error::Unsupported("the repository is of another version of Pagefold".into()),
                 false => Error::damaged(CONFIG, "it does not describe a repository"),
             });
-        }
-        let (body, sum) =
-            bytes.split_last_chunk::<8>().ok_or_else(|| Error::damaged(CONFIG, "it is truncated"))?;
-        if xxh3_64(body).to_le_bytes() != *sum {
-            return Err(Error::damaged(CONFIG, "its checksum does not hold"));
         }
         let read = || {
             let mut reader = Reader::new(body.get(8..).unwrap_or_default(), "description");
@@ -66,6 +72,72 @@ impl Config {
             Ok(Self { id, created, key })
         };
         read().map_err(Error::in_object(CONFIG))
+    }
+}
+
+impl Config {
+    /// Reads the object that describes the repository of a store, or else its copy. Also returns its bytes.
+    pub(super) fn read(store: &Store) -> Result<(Self, Bytes)> {
+        let read = |object: &str| {
+            let bytes = store.get(object, CONFIG_BYTES_MAX)?;
+            let bytes = bytes.ok_or_else(|| Error::Missing { object: object.into() })?;
+            Ok((Self::decode(&bytes)?, bytes))
+        };
+        let error = match read(CONFIG) {
+            Err(error @ (Error::Damaged { .. } | Error::Missing { .. })) => error,
+            other => return other,
+        };
+        match read(CONFIG_COPY) {
+            Ok(found) => {
+                let doing = "the repository is opened by its copy 'repository-copy'; pagefold backup check --repair writes the object anew";
+                tracing::warn!(%error, "{doing}");
+                Ok(found)
+            }
+            Err(Error::Damaged { .. } | Error::Missing { .. }) => Err(error),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+impl Repository {
+    /// Returns the damage to an object that describes the repository: `None` if it is as it was written.
+    fn description_fault(&self, object: &str) -> Result<Option<Error>> {
+        match self.store.get(object, CONFIG_BYTES_MAX) {
+            Ok(Some(bytes)) if bytes == self.config => Ok(None),
+            Ok(Some(_)) => Ok(Some(Error::damaged(object, "it does not describe this repository"))),
+            Ok(None) => Ok(Some(Error::Missing { object: object.into() })),
+            Err(error @ Error::Damaged { .. }) => Ok(Some(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes damage to the object that describes the repository, and to its copy. Repositories of the first versions
+    /// have no copy.
+    pub(crate) fn check_description(&self, checked: &mut Checked) -> Result<()> {
+        for object in [CONFIG, CONFIG_COPY] {
+            match self.description_fault(object)? {
+                Some(Error::Missing { .. }) if object == CONFIG_COPY => {}
+                Some(fault) => checked.note(0, fault)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the object that describes the repository, and its copy, if they are damaged or missing. Returns the damage,
+    /// one by one.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub fn repair_description(&self) -> Result<Vec<String>> {
+        let mut told = Vec::new();
+        for object in [CONFIG, CONFIG_COPY] {
+            if let Some(fault) = self.description_fault(object)? {
+                self.store.put(object, self.config.clone())?;
+                told.push(fault.to_string());
+            }
+        }
+        Ok(told)
     }
 }
 

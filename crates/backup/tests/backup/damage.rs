@@ -56,6 +56,9 @@ fn damaged_swapped_truncated_and_replayed_objects_are_told() {
         }
         assert!(told > 60, "{told}");
         let name = objects.keys().find(|name| name.ends_with("repository")).unwrap();
+        // Without its copy nobody knows the repository, or its key.
+        let copy = format!("{name}-copy");
+        bench.set(&copy, None);
         for at in 0..objects[name].len() {
             let mut bytes = objects[name].clone();
             bytes[at] ^= 1;
@@ -63,6 +66,7 @@ fn damaged_swapped_truncated_and_replayed_objects_are_told() {
             assert!(opened().is_err());
         }
         bench.set(name, Some(&objects[name]));
+        bench.set(&copy, Some(&objects[&copy]));
         outcome(&opened().unwrap());
         let wrong = Secret::new(b"cow".to_vec()).unwrap();
         let error = Repository::open(bench.store(), Seen::default(), Some(&wrong)).err().unwrap();
@@ -199,13 +203,52 @@ fn what_has_lost_its_description_is_not_made_anew() {
     create(&repository, &bench.stream(&one, None)).unwrap();
     let objects = bench.objects();
     let name = objects.keys().find(|name| name.ends_with("repository")).unwrap();
+    let copy = format!("{name}-copy");
     bench.set(name, None);
+    let error = Repository::init(bench.store(), Seen::default(), &InitOptions::default()).err().unwrap();
+    assert!(matches!(error, Error::Exists(_)), "{error}");
+    bench.set(&copy, None);
     let error = Repository::open(bench.store(), Seen::default(), None).err().unwrap();
     assert!(matches!(&error, Error::Missing { object } if object == "repository"), "{error}");
     let error = Repository::init(bench.store(), Seen::default(), &InitOptions::default()).err().unwrap();
     assert!(matches!(error, Error::Exists(_)), "{error}");
     bench.set(name, Some(&objects[name]));
+    bench.set(&copy, Some(&objects[&copy]));
     assert_eq!(bench.objects(), objects);
+}
+
+#[test]
+fn a_damaged_description_is_read_from_its_copy_and_written_anew() {
+    for secret in [None, Some("horse")] {
+        let bench = Bench::new(20);
+        let repository = bench.init(secret);
+        create(&repository, &bench.stream(&bench.snapshot("one"), None)).unwrap();
+        let secret = secret.map(|text| Secret::new(text.into()).unwrap());
+        let open = || Repository::open(bench.store(), Seen::default(), secret.as_ref()).unwrap();
+        let objects = bench.objects();
+        let name = objects.keys().find(|name| name.ends_with("repository")).unwrap();
+        let copy = format!("{name}-copy");
+        let mut version = objects[name].clone();
+        version[6] ^= 2;
+        for (one, bytes) in [(name, Some(version)), (name, None), (&copy, Some(b"no copy".to_vec()))]
+            .into_iter()
+            .chain(damaged(&objects[name]).into_iter().map(|bytes| (name, Some(bytes))))
+        {
+            bench.set(one, bytes.as_deref());
+            let repository = open();
+            assert_eq!(repository.backups().unwrap().len(), 1);
+            restore(&repository, "1", None).unwrap();
+            assert_eq!(repository.check().unwrap().damages, 1);
+            assert_eq!(repository.repair_description().unwrap().len(), 1);
+            assert_eq!(open().check().unwrap().damages, 0);
+            assert_eq!(bench.objects(), objects);
+        }
+        // A repository of the first versions has no copy, which is no damage.
+        bench.set(&copy, None);
+        assert_eq!(open().check().unwrap().damages, 0);
+        assert_eq!(open().repair_description().unwrap().len(), 1);
+        assert_eq!(bench.objects(), objects);
+    }
 }
 
 /// Returns an object as damage leaves it: a bit flipped, empty, cut.

@@ -268,7 +268,8 @@ pub struct BackupVerify {
 pub struct BackupCheck {
     /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
-    /// First go on from the newest intact commit, if commits behind it are damaged or missing: what they did is lost.
+    /// First go on from the newest intact commit, if commits behind it are damaged or missing: what they did is lost. Also
+    /// write the object that describes the repository anew from its copy, and the copy from the object.
     #[arg(long)]
     pub repair: bool,
     /// How it is opened.

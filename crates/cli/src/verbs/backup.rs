@@ -344,6 +344,9 @@ fn check(args: &BackupCheck) -> Result<()> {
     if args.repair {
         let repaired = repository.repair_log().map_err(|error| not_repaired(&args.repository, &error))?;
         repaired.iter().for_each(|what| eprintln!("gone on without it: {what}"));
+        let failed = |error| backup_errors::failed(format!("cannot repair {}", args.repository), &error);
+        let written = repository.repair_description().map_err(failed)?;
+        written.iter().for_each(|what| eprintln!("written anew: {what}"));
     }
     let checked = repository.check();
     let checked = checked

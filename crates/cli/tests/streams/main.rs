@@ -405,8 +405,15 @@ fn a_copy_that_is_older_says_how_it_takes_the_place_of_the_repository() {
     let hint = refused.stderr.split("rm ").nth(1).unwrap().trim();
     fs::remove_file(hint).unwrap();
     assert!(sandbox.ok(&["backup", "list", "repo"]).contains("tank/db@backup-"));
-    // Without the object that describes it, it is not made anew over what is there.
+    // The object that describes it has a copy.
     fs::remove_file(sandbox.path("repo/repository")).unwrap();
+    let listed = sandbox.run(&["backup", "list", "repo"]);
+    assert!(listed.status.success() && listed.stderr.contains("check --repair"), "{}", listed.stderr);
+    sandbox.ok(&["backup", "check", "--repair", "repo"]);
+    assert!(sandbox.ok(&["backup", "list", "repo"]).contains("tank/db@backup-"));
+    // Without both, it is not made anew over what is there.
+    fs::remove_file(sandbox.path("repo/repository")).unwrap();
+    fs::remove_file(sandbox.path("repo/repository-copy")).unwrap();
     let refused = sandbox.run(&["backup", "list", "repo"]);
     assert_failure(&refused, 1, &["repository is missing"]);
     assert!(!refused.stderr.contains("init"), "{}", refused.stderr);
