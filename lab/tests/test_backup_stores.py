@@ -106,6 +106,15 @@ def test_a_bucket_has_what_a_directory_has(noisy, store, run):
     assert ": 0 errors" in client.backup("verify", place) and client.listed(place) == [6]
 
 
+def test_a_bucket_that_does_not_exist_is_named(noisy, store):
+    client = Client(noisy, store)
+    scheme = store.repository.split("://")[0]
+    place = f"{scheme}://not-there/tank"
+    for words in (["init", "--unencrypted", place], ["list", place], ["create", noisy.pool, "--to", place]):
+        told = client.backup(*words, ok=False)
+        assert "'not-there'" in told and "make the " in told and "<" not in told, told
+
+
 def test_a_store_that_ignores_conditions_is_refused(noisy, run):
     store = started(run, CarelessGcs)
     try:

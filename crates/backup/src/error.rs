@@ -21,6 +21,9 @@ pub enum Error {
         #[source]
         source: object_store::Error,
     },
+    /// The store has no bucket of the name that was given.
+    #[error("the store has no such bucket")]
+    NoBucket,
     /// An object is not what was written.
     #[error("{object} is damaged: {detail}")]
     Damaged {

@@ -137,6 +137,7 @@ impl Store {
     fn failed(op: &'static str, object: &str) -> impl FnOnce(object_store::Error) -> Error {
         let object = object.to_owned();
         move |source| match source {
+            source if lacks_bucket(&source) => Error::NoBucket,
             object_store::Error::NotFound { .. } if op == "read" => Error::Missing { object },
             source => Error::Store { op, object, source },
         }
@@ -296,9 +297,36 @@ impl Store {
     }
 }
 
+/// Returns true if a store says that it has no such bucket. Each store says so in its own words.
+fn lacks_bucket(error: &object_store::Error) -> bool {
+    let text = error.to_string();
+    ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"]
+        .iter()
+        .any(|words| text.contains(words))
+}
+
 fn too_short(object: &str, len: u64, end: u64) -> Error {
     Error::damaged(
         object,
         format!("it is truncated: it has {len} bytes, and what is to be read ends at {end}"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_without_the_bucket_is_told_from_one_without_the_object() {
+        let failed = |words: &str| {
+            let source =
+                format!("Client error with status 404 Not Found: <Error><Code>{words}</Code></Error>").into();
+            Store::failed("list", "packs")(object_store::Error::NotFound { path: "packs".into(), source })
+        };
+        for words in ["NoSuchBucket", "ContainerNotFound"] {
+            let error = failed(words);
+            assert!(matches!(error, Error::NoBucket) && !error.to_string().contains('<'), "{error}");
+        }
+        assert!(matches!(failed("NoSuchKey"), Error::Store { .. }));
+    }
 }

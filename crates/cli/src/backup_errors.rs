@@ -19,7 +19,7 @@ pub fn failed(doing: impl std::fmt::Display, error: &Error) -> Failure {
             "bring it back from a copy of the repository; without one, pagefold backup check --repair goes on from the newest intact commit",
         ),
         Error::Damaged { object, .. } | Error::Missing { object } if object == "repository" => failure.hint(
-            "no copy of it is intact: bring it back as init made it, from a copy of the repository; without it an encrypted repository cannot be read",
+            "its copy is not intact either: bring it back from a copy of the repository, since it never changes; without it an encrypted repository cannot be read",
         ),
         Error::Damaged { .. } | Error::Missing { .. } => {
             failure.hint("see what else is damaged: pagefold backup check, pagefold backup verify")

@@ -121,6 +121,9 @@ fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
 
 /// A repository could not be opened; if it is not there or belongs to somebody else, the user is told what helps.
 fn not_opened(doing: String, error: &Error, repository: &str) -> Failure {
+    if matches!(error, Error::NoBucket) {
+        return no_bucket(&doing, repository);
+    }
     let failure = backup_errors::failed(doing, error);
     match error {
         Error::NotFound(_) => failure.hint(format!("make one: pagefold backup init {repository}")),
@@ -140,6 +143,16 @@ fn not_opened(doing: String, error: &Error, repository: &str) -> Failure {
         }
         _ => failure,
     }
+}
+
+/// Returns the failure of a repository in a bucket that does not exist.
+fn no_bucket(doing: &str, repository: &str) -> Failure {
+    let (scheme, rest) = repository.split_once("://").unwrap_or_default();
+    let kind = if scheme == "az" { "container" } else { "bucket" };
+    let name = rest.split('/').next().unwrap_or_default();
+    Failure::new(format!("{doing}: there is no {kind} '{name}' in the store")).hint(format!(
+        "make the {kind} with the store's own tools, or correct its name, --endpoint or the region; pagefold makes none"
+    ))
 }
 
 /// Returns the directory on the way to a repository that the caller may not enter: what lies below it cannot be seen.
@@ -180,7 +193,10 @@ fn init(args: &BackupInit) -> Result<()> {
     let store = store(&args.repository, &args.access, true)?;
     let options = InitOptions { secret, created: units::now(), single_writer: args.single_writer };
     let unencrypted = options.secret.is_none();
-    Repository::init(store, seen()?, &options).map_err(|error| backup_errors::failed(doing, &error))?;
+    Repository::init(store, seen()?, &options).map_err(|error| match error {
+        Error::NoBucket => no_bucket(&doing, &args.repository),
+        error => backup_errors::failed(doing, &error),
+    })?;
     let open =
         Path::new(&args.repository).metadata().is_ok_and(|meta| meta.permissions().mode() & OTHERS != 0);
     if unencrypted && open {
