@@ -11,11 +11,11 @@ use serde::Serialize;
 use crate::block::ModelRef;
 use crate::commit::{Backup, BinlogEnd, Cluster, Described};
 use crate::error::{Error, Result};
-use crate::merge::Merge;
+use crate::merge::{Chunks, Merge};
 use crate::pack::{PackBuilder, PackId};
 use crate::prune::{Keep, select};
 use crate::repository::Repository;
-use crate::root::Row;
+use crate::root::{Root, Row};
 use crate::upload::{Journal, Uploaded, Uploader};
 
 /// Options for making a backup.
@@ -46,6 +46,35 @@ impl CreateOptions {
     fn latest<'b>(&self, backups: &'b [Backup]) -> Option<&'b Backup> {
         let named = |backup: &&Backup| backup.pool == self.pool && backup.dataset == self.dataset;
         backups.iter().rev().find(named)
+    }
+
+    /// Returns a second backup that shares records with one of the snapshot `to`, if there is a backup of a later snapshot:
+    /// that one, or if it is `parent`, the one of the snapshot before.
+    fn neighbour<'b>(
+        &self,
+        backups: &'b [Backup],
+        to: &Origin,
+        parent: Option<&Backup>,
+    ) -> Option<&'b Backup> {
+        let later = self.of_pool(backups, to).filter(|backup| backup.origin.number > to.number);
+        let later = later.min_by_key(|backup| backup.order())?;
+        match parent {
+            Some(parent) if parent.number == later.number => self.before(backups, to),
+            _ => Some(later),
+        }
+    }
+
+    /// Returns the backup of the snapshot before `to`, which need not be the latest.
+    fn before<'b>(&self, backups: &'b [Backup], to: &Origin) -> Option<&'b Backup> {
+        let earlier = self.of_pool(backups, to).filter(|backup| backup.origin.number < to.number);
+        earlier.max_by_key(|backup| backup.order())
+    }
+
+    /// Returns the backups of the dataset whose snapshots were made in the pool of `to`.
+    fn of_pool<'b>(&self, backups: &'b [Backup], to: &Origin) -> impl Iterator<Item = &'b Backup> {
+        backups.iter().filter(move |backup| {
+            backup.origin.pool == to.pool && backup.pool == self.pool && backup.dataset == self.dataset
+        })
     }
 
     /// Removes the backups of the dataset that are not kept; returns their number.
@@ -88,6 +117,8 @@ pub struct Created {
 struct Making<'r> {
     repository: &'r Repository,
     epoch: u64,
+    /// Manifest of another backup whose records are shared.
+    other: Option<(Root, Chunks<'r>)>,
     merge: Merge<'r>,
     data: PackBuilder,
     /// Pack of chunks and roots.
@@ -153,14 +184,16 @@ impl Repository {
         let namesake = named.filter(|backup| backup.origin.pool != to.pool).map(|backup| backup.number);
         let parent = match &from {
             Some(from) => Some(backup_of(&head.backups, from)?),
-            None => named,
+            None => options.before(&head.backups, &to).or(named),
         };
         let old = parent.map(|parent| self.root(parent)).transpose()?.unwrap_or_default();
         let old_bytes = parent.map(|_| old.encode());
+        // If it cannot be read, records are stored again.
+        let other = options.neighbour(&head.backups, &to, parent).and_then(|other| self.root(other).ok());
         let journal =
             self.seen.journal(&self.id, &to.to_string()).map(|path| Journal::open(&path)).transpose()?;
         let uploader = Uploader::start(&self.store, journal, options.rate)?;
-        let mut making = Making::new(self, head.epoch, old, from.is_none(), uploader);
+        let mut making = Making::new(self, head.epoch, old, from.is_none(), other, uploader);
         making.read(&mut stream, &mut |so_far| watch(so_far, expected))?;
         let (root, root_blocks) = making.finish(old_bytes.as_deref())?;
         let root_blocks = match (root_blocks, parent) {

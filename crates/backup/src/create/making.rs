@@ -22,17 +22,19 @@ const WAITING_MAX: usize = 64 * CHUNK_ENTRIES;
 
 impl<'r> Making<'r> {
     /// Begins a backup in `epoch` that takes over from `old` what stays the same. `is_whole` tells that the stream will
-    /// have all of the snapshot, not only changes.
+    /// have all of the snapshot, not only changes. Records that `other` has under the same keys are taken over, too.
     pub(super) fn new(
         repository: &'r Repository,
         epoch: u64,
         old: Root,
         is_whole: bool,
+        other: Option<Root>,
         uploader: Uploader,
     ) -> Self {
         Self {
             repository,
             epoch,
+            other: other.map(|root| (root, Chunks::new(repository))),
             models: old.needs.models.keys().map(|model| (model.hash, *model)).collect(),
             merge: Merge::new(repository, old, is_whole),
             data: PackBuilder::new(&repository.sealer),
@@ -134,6 +136,9 @@ impl<'r> Making<'r> {
         if let Some(same) = same {
             return Ok(same);
         }
+        if let Some(record) = self.in_other(page, record_size, (hash, record.len()), model) {
+            return Ok(PageEntry { object: page.0, page: page.1, record_size, record, shared: None });
+        }
         if self.data.bytes() >= PACK_BYTES {
             self.finish_data()?;
         }
@@ -145,6 +150,27 @@ impl<'r> Making<'r> {
         let model = model.and_then(|model| self.models.get(&model.hash)).copied();
         let record = RecordRef { block, at, len: record.len() as u32, hash, model };
         Ok(PageEntry { object: page.0, page: page.1, record_size, record, shared: None })
+    }
+
+    /// Returns the record of a page in the other manifest, if it is this one. If that manifest cannot be read, the
+    /// record is stored again.
+    fn in_other(
+        &mut self,
+        (object, page): (u64, u64),
+        record_size: u32,
+        same: (u64, usize),
+        model: Option<ModelRef>,
+    ) -> Option<RecordRef> {
+        let (root, chunks) = self.other.as_mut()?;
+        let Ok(found) = chunks.page(root, object, page) else {
+            self.other = None;
+            return None;
+        };
+        let found = found.filter(|found| found.record_size == record_size)?.record;
+        let is_same = (found.hash, found.len as usize) == same
+            && found.model.map(|model| model.hash) == model.map(|model| model.hash);
+        // The model may have been stored again: the records by it in this backup share one.
+        is_same.then_some(RecordRef { model, ..found })
     }
 
     /// Returns the entry of a page that came earlier in the stream.

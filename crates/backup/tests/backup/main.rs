@@ -100,6 +100,43 @@ fn backups_come_back_as_they_were_and_increments_cost_what_changed() {
     }
 }
 
+#[test]
+fn backups_that_are_made_out_of_order_share_their_records() {
+    // Whole snapshots, and changes since the first one.
+    for (order, from) in [(["three", "one", "two"], None), (["one", "three", "two"], Some("db@one"))] {
+        let bench = Bench::new(400);
+        let repository = bench.init(None);
+        let dataset = bench.pool.open_dataset("db").unwrap();
+        bench.snapshot("one");
+        for (name, first) in [("two", 0), ("three", 200)] {
+            for page in first..first + 100 {
+                write(&*dataset, 3, page, &noise(page + 9999, PAGE as usize));
+            }
+            bench.snapshot(name);
+        }
+        let mut added = Vec::new();
+        for name in order {
+            let from = from.filter(|from| !from.ends_with(name));
+            let created = create(&repository, &bench.stream(&format!("db@{name}"), from)).unwrap();
+            added.push(created.backup.added_bytes);
+        }
+        // The first change is in "three" already, and what the second one replaced is in "one".
+        assert!(added[2] < 100 << 10 && added[1] > 800 << 10, "{added:?}");
+        assert_eq!(repository.check().unwrap().damages, 0);
+        // The next one goes on from the newest snapshot, not from the latest backup.
+        bench.snapshot("four");
+        let four = create(&repository, &bench.stream("db@four", None)).unwrap();
+        assert!(four.backup.added_bytes < 100 << 10, "{four:?}");
+        // It needs none of the others.
+        repository.forget(&[1, 2, 4]).unwrap();
+        (0..3).for_each(|_| drop(repository.prune(None, false, false).unwrap()));
+        assert_eq!(repository.check().unwrap().damages, 0);
+        let other = pool(2);
+        receive(&other, "db", &restore(&repository, "3", None).unwrap());
+        assert!(contents(&other, "db@two") == contents(&bench.pool, "db@two"));
+    }
+}
+
 /// Ends with an error after so many bytes.
 struct Cut<'a>(&'a [u8]);
 

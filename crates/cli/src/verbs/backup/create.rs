@@ -171,18 +171,26 @@ impl BackupSource<'_> {
     pub(super) fn newest(&self, there: &[DatasetFigures], but: &str) -> Result<Option<String>> {
         let backups =
             self.repository.backups().map_err(|error| backup_errors::failed(self.doing(), &error))?;
+        // A pool sends no changes since a later snapshot. One that is made now is not among them yet.
+        let made = there.iter().find(|figures| snapshot_of(figures) == but).map(|figures| figures.created);
+        let is_before = |backup: &Backup| made.is_none_or(|made| backup.origin.created <= made);
         let is_there = |backup: &&Backup| {
             let is_it = |figures: &DatasetFigures| {
                 snapshot_of(figures) == backup.snapshot && figures.created == backup.origin.created
             };
-            backup.snapshot != but && there.iter().any(is_it)
+            backup.snapshot != but && is_before(backup) && there.iter().any(is_it)
         };
         let of_it = |backup: &&Backup| backup.pool == self.name.pool && backup.dataset == self.name.dataset();
         // The dataset may have had another name, or have been restored under another one. That the snapshot is the same
         // is verified later, by its origin.
         let found = backups.iter().rev().filter(of_it).find(is_there);
         let found = found.or_else(|| backups.iter().rev().find(is_there));
-        Ok(found.map(|backup| backup.snapshot.clone()))
+        // An older snapshot may have been backed up after a newer one.
+        let of_pool = |latest: &Backup| {
+            let same = |backup: &&Backup| backup.origin.pool == latest.origin.pool && is_there(backup);
+            backups.iter().filter(same).max_by_key(|backup| backup.order())
+        };
+        Ok(found.and_then(of_pool).map(|backup| backup.snapshot.clone()))
     }
 
     /// Destroys a snapshot of which no backup was made: the next attempt would make another one. A snapshot whose
