@@ -4,9 +4,10 @@
 //! they are stored: nothing is decoded or coded again, and the pool's server learns nothing of stores and keys. The
 //! objects, byte by byte: docs/BACKUP-FORMAT.md. The reasons: docs/decisions/0043-backups.md.
 //!
-//! - B1: an object is written once and never changed. A pack has a random name that no other ever has.
-//! - B2: a backup exists if and only if the newest commit of the log lists it. Commits are numbered without gaps, each
-//!   is made by a create that fails if the number is taken, and names the hash of the one before.
+//! - B1: an object is written once and never changed; only a damaged description of the repository is written again, as
+//!   it was. A pack has a random name that no other ever has.
+//! - B2: a backup exists if and only if the newest intact commit of the log lists it. Commits are numbered without
+//!   gaps, each is made by a create that fails if the number is taken, and names the hash of the one before.
 //! - B3: what the newest commit lists needs no pack that was deleted. `prune` deletes only what two prunes found
 //!   unreferenced, and a writer whose epoch is more than one prune old cannot commit.
 //! - B4: nothing that was read is used before its seal was verified, which binds it to its repository, its object, its
