@@ -120,6 +120,13 @@ trait Driver {
     fn clone_snapshot(&mut self, _point: &Path, _snapshot: &str, _name: &str) -> Result<f64> {
         bail!("it has no clones")
     }
+    /// Changes the budget of the server's caches, in bytes, from the next mount on. Systems without a server have none.
+    fn set_memory(&mut self, _bytes: u64) {}
+    /// Returns the bytes in use, as df counts them.
+    fn used_bytes(&self, point: &Path) -> Result<u64> {
+        let found = rustix::fs::statvfs(point).with_context(|| format!("statvfs {}", point.display()))?;
+        Ok((found.f_blocks - found.f_bfree) * found.f_frsize)
+    }
     /// Returns logical bytes / stored bytes, if the system tells that.
     fn ratio(&self, _point: &Path) -> Result<Option<f64>> {
         Ok(None)
@@ -291,6 +298,19 @@ impl Volume {
         self.driver.crash(&self.point)?;
         self.mounted = false;
         Ok(())
+    }
+
+    /// Changes the budget of the server's caches, in bytes, from the next mount on. Systems without a server have none.
+    pub(crate) fn set_memory(&mut self, bytes: u64) {
+        self.driver.set_memory(bytes);
+    }
+
+    /// Returns the bytes in use, as df counts them.
+    ///
+    /// # Errors
+    /// When it is not mounted, or its tool fails.
+    pub(crate) fn used_bytes(&self) -> Result<u64> {
+        self.driver.used_bytes(&self.point)
     }
 
     /// Returns logical bytes / stored bytes, if the system tells that.
