@@ -23,11 +23,6 @@ use crate::tools::sysbench::Oltp;
 const CLIENTS: u32 = 6;
 /// With 19 reads of single rows, 23 of the 27 statements of a transaction read.
 const POINT_READS: u32 = 19;
-/// Memory for what is no cache: the servers' own.
-const SERVERS_MIB: u64 = 224;
-/// Smallest budget of Pagefold's server, in MiB.
-const LEAST_MIB: u64 = 32;
-
 const fn rate(name: &'static str) -> Metric {
     Metric { name, unit: "transactions/s" }
 }
@@ -60,11 +55,9 @@ impl Amounts {
         }
     }
 
-    /// Returns the amounts in MiB of the database's cache at a share, and of Pagefold's, which gets what is left.
-    fn caches_mib(&self, share: u64) -> (u64, u64) {
-        let memory = self.memory >> 20;
-        let database = memory * share / 100;
-        (database, memory.saturating_sub(database + SERVERS_MIB).max(LEAST_MIB))
+    /// Returns the size of the database's cache at a share of the memory, in MiB.
+    fn cache_mib(&self, share: u64) -> u64 {
+        (self.memory >> 20) * share / 100
     }
 
     fn load(&self, seconds: u64) -> Oltp {
@@ -200,7 +193,8 @@ fn run(
     let amounts = Amounts::of(bench);
     // The limit comes after loading, which is not measured.
     let limit = Limit::new("valley", amounts.memory * 4)?;
-    let options = Options { memory: Some(512 << 20), limit: Some(&limit) };
+    // Pagefold's caches take what the database leaves, as nobody has set their size.
+    let options = Options { memory: None, limit: Some(&limit) };
     let mut volumes = Vec::new();
     for system in SYSTEMS {
         bench.progress(&format!("loading the database on {}", system.label()));
@@ -224,7 +218,7 @@ fn run(
     drop(volumes);
     section.note(format!(
         "{OLTP_TABLES} tables of {} rows, {CLIENTS} clients, 23 of 27 statements read, uniform. Memory limit of all servers and the page cache together: {} MiB. \
-         Pagefold's budget is what the database's cache leaves, less {SERVERS_MIB} MiB for the servers themselves, {LEAST_MIB} MiB at the least. Each \
+         Nobody sets the size of Pagefold's caches, so they follow the memory that is free (cache=auto). Each \
          measurement starts cold, warms up for {} s and is measured for {} s.",
         oltp_rows(amounts.database),
         amounts.memory >> 20,
@@ -250,10 +244,9 @@ fn once(
     limit: &Limit,
     (database, side, share, amounts): (Database, Side, u64, Amounts),
 ) -> Result<f64> {
-    let (mib, cache_mib) = amounts.caches_mib(share);
+    let mib = amounts.cache_mib(share);
     bench.progress(&format!("{}, {share} % of the memory for the database", side.label));
     drop_caches()?;
-    volume.set_memory(cache_mib << 20);
     volume.mount()?;
     let throttled = bench.profile(profile, volume)?;
     let server = database.start(bench, volume.path(), volume.system(), (mib, side.flush_method), limit)?;
@@ -292,20 +285,5 @@ fn judge(profile: Profile, section: &mut Section, sides: &[Side]) {
                 metric.unit
             ),
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn caches_and_servers_fit_the_memory() {
-        let amounts = Amounts { memory: 1536 << 20, database: 0, warm: 1, measured: 1 };
-        for (share, _) in SHARES {
-            let (database, ours) = amounts.caches_mib(share);
-            assert!(database + ours + SERVERS_MIB <= 1536 || ours == LEAST_MIB, "{share}");
-        }
-        assert_eq!(amounts.caches_mib(7), (107, 1205));
     }
 }

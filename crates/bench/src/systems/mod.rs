@@ -59,7 +59,7 @@ impl System {
 /// Options of a new volume.
 #[derive(Debug, Default)]
 pub(crate) struct Options<'a> {
-    /// Budget of the server's caches, in bytes; `None` for its default.
+    /// Budget of the server's caches, in bytes; `None` for its default, which is what the machine can spare.
     pub(crate) memory: Option<u64>,
     /// cgroup of the file-system server, if it has one.
     pub(crate) limit: Option<&'a Limit>,
@@ -120,8 +120,6 @@ trait Driver {
     fn clone_snapshot(&mut self, _point: &Path, _snapshot: &str, _name: &str) -> Result<f64> {
         bail!("it has no clones")
     }
-    /// Changes the budget of the server's caches, in bytes, from the next mount on. Systems without a server have none.
-    fn set_memory(&mut self, _bytes: u64) {}
     /// Returns the bytes in use, as df counts them.
     fn used_bytes(&self, point: &Path) -> Result<u64> {
         let found = rustix::fs::statvfs(point).with_context(|| format!("statvfs {}", point.display()))?;
@@ -298,11 +296,6 @@ impl Volume {
         self.driver.crash(&self.point)?;
         self.mounted = false;
         Ok(())
-    }
-
-    /// Changes the budget of the server's caches, in bytes, from the next mount on. Systems without a server have none.
-    pub(crate) fn set_memory(&mut self, bytes: u64) {
-        self.driver.set_memory(bytes);
     }
 
     /// Returns the bytes in use, as df counts them.

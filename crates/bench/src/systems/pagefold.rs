@@ -228,10 +228,6 @@ impl Driver for Pagefold {
         Ok(run(self.command("clone").args(words))?.seconds)
     }
 
-    fn set_memory(&mut self, bytes: u64) {
-        self.memory = Some(bytes);
-    }
-
     fn used_bytes(&self, _point: &Path) -> Result<u64> {
         let used = find(&self.status()?, "used_bytes").and_then(Value::as_u64);
         used.ok_or_else(|| anyhow!("`pagefold status --json {}` does not tell used_bytes", self.pool))
