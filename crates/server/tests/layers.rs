@@ -10,8 +10,8 @@ const ROOMS: &str = "serve rebase operations pool_status dataset_figures pools d
     mounts report cache_size units failure allocator notices passage raw stderr suggest timeouts";
 
 /// The rooms of the server itself, as above.
-const SERVE: &str = "answers devices remount signals rewriting server memory properties budget snapshotter stopping streams exports \
-    recompress mounted opening background events fuse handover export fullness limits policy pool_lock \
+const SERVE: &str = "answers devices remount signals rewriting server memory properties snapshotter stopping streams exports \
+    recompress mounted opening budget background events fuse handover export fullness limits policy pool_lock \
     rewrites stream_list spare_memory";
 
 /// Rooms that name the FUSE crate: the front end, and the processes beside a server that mount and unmount.
