@@ -19,8 +19,6 @@ use crate::tools::postgres::{Settings, copy_cluster, describe};
 const MEMORIES: u64 = 2;
 /// Size of the database as a multiple of the memory.
 const TIMES: u64 = 4;
-/// Divisor of the memory for Pagefold's budget.
-const CACHE_SHARE: u64 = 4;
 /// Length of a measurement as a divisor of those of the other scenarios.
 const SHORTER: u64 = 2;
 
@@ -101,7 +99,8 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     let bytes = memory * TIMES;
     // The limit comes after loading, which is not measured.
     let limit = Limit::new("connections", bytes)?;
-    let options = Options { memory: Some(memory / CACHE_SHARE), limit: Some(&limit) };
+    // Nobody sets the size of Pagefold's caches, so they follow the memory that is free.
+    let options = Options { memory: None, limit: Some(&limit) };
     let mut contenders = Vec::new();
     for setup in SETUPS.into_iter().filter(|setup| !bench.left_out(setup.system)) {
         let cluster = bench.prepared().oltp_filled(bench, bytes, setup.fillfactor)?;
@@ -115,13 +114,12 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     drop(contenders);
     let settings = settings(memory, &SETUPS[0]);
     section.note(format!(
-        "{OLTP_TABLES} tables of {} rows, {} s each, uniform. Memory limit of the database server and Pagefold's server together: {} MiB, of which \
-         Pagefold is given {} MiB. Each measurement starts cold and after a checkpoint. Settings: {}; full_page_writes=off where the name says \
+        "{OLTP_TABLES} tables of {} rows, {} s each, uniform. Memory limit of the database server and Pagefold's server together: {} MiB; Pagefold's \
+         caches follow the memory that is free (cache=auto). Each measurement starts cold and after a checkpoint. Settings: {}; full_page_writes=off where the name says \
          pagefold alone.",
         oltp_rows(bytes),
         bench.scale().oltp_seconds / SHORTER,
         memory >> 20,
-        (memory / CACHE_SHARE) >> 20,
         describe(&settings)
     ));
     section.curve(Curve {
