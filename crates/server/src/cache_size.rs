@@ -15,9 +15,9 @@ pub(crate) const CACHE_BYTES_MAX: u64 = 64 << 40;
 /// Memory for the caches of a pool's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheSize {
-    /// What the machine can spare, as it changes.
+    /// As much as the machine can spare at the time.
     Auto,
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
 }
 

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_budget_that_gave_way_stays_where_it_is() {
-        // What the caches give up becomes free, so the next look finds the same.
+        // Memory that the caches give up becomes free, so the next look finds the same.
         let (mut resident, mut free) = (1048, 50);
         for _ in 0..3 {
             let next = budget(&[memory(2400, free)], resident * MIB).unwrap() / MIB + 48;
