@@ -1,4 +1,4 @@
-"""Throttles devices, by the blkio controller of cgroup v1."""
+"""Throttles devices and bounds memory, by the controllers of cgroup v1."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from pathlib import Path
 MIB = 1 << 20
 
 
+def controller(name: str) -> Path | None:
+    """Returns the folder of a controller's root group, or None if it is not mounted."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return next((Path(m[1]) for m in mounts if m[2] == "cgroup" and name in m[3].split(",")), None)
+
+
 @contextlib.contextmanager
 def throttled(device: str, bytes_per_s: int, requests_per_s: int | None = None):
     """Limits the device to so many bytes and requests per second, each way. The rules are those of the root, where
     direct I/O of servers is accounted."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    roots = [Path(m[1]) for m in mounts if m[2] == "cgroup" and "blkio" in m[3].split(",")]
-    if not roots:
+    root = controller("blkio")
+    if root is None:
         raise RuntimeError("no blkio controller (cgroup v1) is mounted: devices cannot be throttled here")
     number = os.stat(device).st_rdev
     name = f"{os.major(number)}:{os.minor(number)}"
     limits = {"bps": bytes_per_s, "iops": requests_per_s}
     rules = [
-        (roots[0] / f"blkio.throttle.{way}_{unit}_device", limit)
+        (root / f"blkio.throttle.{way}_{unit}_device", limit)
         for unit, limit in limits.items()
         for way in ("read", "write")
         if limit is not None
@@ -33,3 +38,21 @@ def throttled(device: str, bytes_per_s: int, requests_per_s: int | None = None):
     finally:
         for rule, _ in rules:
             rule.write_text(f"{name} 0")
+
+
+@contextlib.contextmanager
+def memory_group(limit_bytes: int):
+    """A group whose processes and page cache take at most so many bytes; yields its folder. A process joins it by its id
+    in cgroup.procs. All have to have ended, or left it, at the end."""
+    root = controller("memory")
+    if root is None:
+        raise RuntimeError("no memory controller (cgroup v1) is mounted: memory cannot be bounded here")
+    folder = root / f"pagefold-lab-{os.getpid()}"
+    folder.mkdir()
+    try:
+        (folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
+        yield folder
+    finally:
+        for process in (folder / "cgroup.procs").read_text().split():
+            (root / "cgroup.procs").write_text(process)
+        folder.rmdir()

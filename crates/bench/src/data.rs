@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use crate::bench::Bench;
 use crate::tools::corpus::Corpus;
 use crate::tools::postgres::{self, Running, Settings};
+use crate::tools::sysbench::Oltp;
 
 /// Bytes that pgbench's tables take per unit of scale, about.
 const TPCB_BYTES_PER_SCALE: u64 = 15_700_000;
@@ -36,6 +37,11 @@ pub(crate) fn tpcb_scale(bytes: u64) -> u64 {
 /// Returns sysbench's rows per table for a database of `bytes`.
 pub(crate) fn oltp_rows(bytes: u64) -> u64 {
     bytes / OLTP_BYTES_PER_ROW / u64::from(OLTP_TABLES)
+}
+
+/// Returns sysbench's load of so many threads on the tables of [`Prepared::oltp`].
+pub(crate) fn oltp_load(rows: u64, threads: u32, seconds: u64) -> Oltp {
+    Oltp { tables: OLTP_TABLES, rows, threads, seconds, point_reads: None }
 }
 
 /// Returns TPC-C's number of warehouses for a database of `bytes`.
@@ -151,7 +157,28 @@ impl Prepared {
     pub(crate) fn oltp(&self, bench: &Bench, bytes: u64) -> Result<PathBuf> {
         let rows = oltp_rows(bytes);
         self.cluster(bench, &format!("oltp-{rows}"), |server| {
-            server.sysbench(OLTP_TABLES, rows, 2, 0, "prepare").map(drop)
+            oltp_load(rows, 2, 0).prepare(&server.connection())
+        })
+    }
+
+    /// Returns a cluster with sysbench's tables, whose rows fill each page to `fillfactor` per cent. With 100, it is about
+    /// `bytes` large.
+    ///
+    /// # Errors
+    /// When PostgreSQL or sysbench fails.
+    pub(crate) fn oltp_filled(&self, bench: &Bench, bytes: u64, fillfactor: u32) -> Result<PathBuf> {
+        if fillfactor == 100 {
+            return self.oltp(bench, bytes);
+        }
+        let rows = oltp_rows(bytes);
+        self.cluster(bench, &format!("oltp-{rows}-{fillfactor}"), |server| {
+            oltp_load(rows, 2, 0).prepare(&server.connection())?;
+            for table in 1..=OLTP_TABLES {
+                let sql = format!("ALTER TABLE sbtest{table} SET (fillfactor = {fillfactor})");
+                server.sql("postgres", &sql)?;
+                server.sql("postgres", &format!("VACUUM FULL sbtest{table}"))?;
+            }
+            Ok(())
         })
     }
 

@@ -72,6 +72,19 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// One figure at several settings, drawn as a line per system.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Curve {
+    /// Title, with the figure's unit.
+    pub(crate) title: String,
+    /// The setting that changes from point to point, with its unit.
+    pub(crate) changed: String,
+    /// The profile.
+    pub(crate) profile: Profile,
+    /// Each value of the setting, with the name of the metric that was measured there.
+    pub(crate) points: Vec<(f64, String)>,
+}
+
 /// A bound that a figure is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -154,6 +167,9 @@ pub(crate) struct Section {
     pub(crate) notes: Vec<String>,
     /// All repetitions.
     pub(crate) series: Vec<Series>,
+    /// Metrics that belong together as curves.
+    #[serde(default)]
+    pub(crate) curves: Vec<Curve>,
     /// The table's lines.
     pub(crate) lines: Vec<Line>,
     /// Error that ended it early, if one did.
@@ -199,6 +215,13 @@ impl Section {
             measured,
             detail,
         });
+    }
+
+    /// Adds a curve, once.
+    pub(crate) fn curve(&mut self, curve: Curve) {
+        if !self.curves.contains(&curve) {
+            self.curves.push(curve);
+        }
     }
 
     /// Notes a command, once.

@@ -32,6 +32,7 @@ pub mod abandoned;
 mod allocator;
 pub mod answering;
 pub mod backups;
+pub mod cache_size;
 pub mod confine;
 pub mod control;
 pub mod dataset_figures;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cache_size::{CACHE_BYTES_MIN, CacheSize};
 use crate::failure::{Context, Failure, Result};
-use crate::props::CACHE_BYTES_MIN;
 use crate::{props, raw, suggest, units};
 
 /// When to use io_uring for the kernel's requests.
@@ -65,8 +65,8 @@ pub struct MountOptions {
     pub allow_other: Option<bool>,
     /// Mount over a directory that has entries.
     pub nonempty: bool,
-    /// Memory for all caches of the engine, in bytes.
-    pub cache_bytes: Option<u64>,
+    /// Memory for all caches of the engine. `None`: as the pool's property says.
+    pub cache: Option<CacheSize>,
     /// Threads that serve requests; `None`: one per core, at least four.
     pub threads: Option<usize>,
     /// When to use io_uring.
@@ -96,7 +96,7 @@ impl Default for MountOptions {
             rescue: false,
             allow_other: None,
             nonempty: false,
-            cache_bytes: None,
+            cache: None,
             threads: None,
             io_uring: IoUring::Auto,
             takeover: None,
@@ -123,7 +123,7 @@ pub const OWN: &[(&str, &str)] = &[
     ("allow_other", "other users may use it (default for root; users need user_allow_other in fuse.conf)"),
     ("noallow_other", "only who mounts may use it"),
     ("nonempty", "mount over a directory that is not empty"),
-    ("cache=SIZE", "memory for all caches, e.g. cache=2G (default 384M)"),
+    ("cache=SIZE", "memory for all caches, e.g. cache=2G, or auto: what the machine can spare"),
     ("threads=N", "threads that serve requests (default: one per core, at least 4)"),
     ("io_uring=auto|on|off", "talk to the kernel over io_uring (default auto: where it is enabled)"),
     (
@@ -212,13 +212,11 @@ fn flag(options: &mut MountOptions, word: &str) -> Result<()> {
 fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
     match name {
         "cache" => {
-            let bytes = units::parse_size(value)?;
-            if bytes < CACHE_BYTES_MIN {
+            if units::parse_size(value).is_ok_and(|bytes| bytes < CACHE_BYTES_MIN) {
                 return Err(Failure::usage(format!("cache={value} is too little to work with"))
                     .hint(format!("give at least {}", units::size(CACHE_BYTES_MIN))));
             }
-            props::find(name)?.parse(value)?;
-            options.cache_bytes = Some(bytes);
+            options.cache = props::find(name)?.parse(value)?.parse().ok();
         }
         "threads" => {
             let threads = value.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
@@ -329,15 +327,14 @@ impl Changes {
 
     /// Returns the first option that differs from the mount's and cannot be changed while the mount exists.
     pub(crate) fn impossible(&self, now: &MountOptions) -> Option<&str> {
-        let MountOptions { rescue, cache_bytes, threads, io_uring, takeover, confine, record, .. } =
-            &self.said;
+        let MountOptions { rescue, cache, threads, io_uring, takeover, confine, record, .. } = &self.said;
         let default = MountOptions::default();
         let allow_other = |options: &MountOptions| options.allow_other.unwrap_or_else(crate::files::is_root);
         let differs = [
             ("rescue", *rescue && !now.rescue),
             ("allow_other", self.said.allow_other.is_some() && allow_other(&self.said) != allow_other(now)),
             ("noallow_other", self.said.allow_other.is_some() && allow_other(&self.said) != allow_other(now)),
-            ("cache", cache_bytes.is_some() && *cache_bytes != now.cache_bytes),
+            ("cache", cache.is_some() && *cache != now.cache),
             ("threads", threads.is_some() && *threads != now.threads),
             ("io_uring", *io_uring != default.io_uring && *io_uring != now.io_uring),
             ("takeover", takeover.is_some() && *takeover != now.takeover),
@@ -408,7 +405,8 @@ mod tests {
         let options =
             split("ro,cache=2G,allow_other,nonempty,io_uring=off,recordsize=8192,threads=3,noatime").unwrap();
         assert!(options.read_only && options.nonempty);
-        assert_eq!(options.cache_bytes, Some(2 << 30));
+        assert_eq!(options.cache, Some(CacheSize::Bytes(2 << 30)));
+        assert_eq!(split("cache=auto").unwrap().cache, Some(CacheSize::Auto));
         assert_eq!(options.allow_other, Some(true));
         assert_eq!(options.io_uring, IoUring::Off);
         assert_eq!(options.threads, Some(3));
@@ -434,7 +432,7 @@ mod tests {
         assert_eq!((fstab.read_only, fstab.suid, fstab.dev), (Some(true), None, None));
         assert_eq!(fstab.properties, [("atime", "off".to_owned())]);
         assert_eq!(fstab.impossible(&MountOptions::default()), Some("cache=64M"));
-        let same = MountOptions { cache_bytes: Some(64 << 20), ..MountOptions::default() };
+        let same = MountOptions { cache: Some(CacheSize::Bytes(64 << 20)), ..MountOptions::default() };
         assert_eq!(fstab.impossible(&same), None);
         let of_mount =
             of("rw,nodev,relatime,remount,user_id=0,group_id=0,default_permissions,max_read=1048576");

@@ -3,18 +3,13 @@
 
 use pagefold_engine::dataset::LogicalCapacity;
 
+use crate::cache_size::{CACHE_BYTES_MAX, CACHE_BYTES_MIN, CacheSize};
 use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::{backups, raw, retention, suggest, units};
 
-/// Smallest size of the caches: with less, every read goes to the device.
-pub(crate) const CACHE_BYTES_MIN: u64 = 8 << 20;
-/// Largest size of the caches, more memory than any machine has today: a larger value has the wrong unit.
-const CACHE_BYTES_MAX: u64 = 64 << 40;
 /// Largest value of a property that is a number.
 const COUNT_MAX: u32 = 1_000_000;
-/// `pagefold_engine::pool::CACHE_BYTES_DEFAULT` in stored form.
-const CACHE_BYTES_DEFAULT_TEXT: &str = "402653184";
 
 /// Kinds of values that a property takes.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +32,7 @@ pub enum Values {
     Size,
     /// `off`, `auto`, a factor from `1x` to `100x`, or bytes; stored exactly.
     LogicalCapacity,
-    /// Bytes of memory, from `CACHE_BYTES_MIN` to `CACHE_BYTES_MAX`; stored exactly.
+    /// `auto`, or bytes of memory; stored exactly.
     Memory,
     /// A value that Pagefold computes, with the form in which it is printed.
     ReadOnly(Shape),
@@ -109,8 +104,8 @@ pub const PROPERTIES: &[Property] = &[
         name: "cache",
         values: Values::Memory,
         scope: Scope::Pool,
-        default: CACHE_BYTES_DEFAULT_TEXT,
-        doc: "Memory for all caches of the pool's server. Takes effect at once, but for the bounds of tree nodes, segment directories and models, which follow when the pool is next mounted. The mount option cache goes before it as long as the pool is mounted.",
+        default: "auto",
+        doc: "Memory for all caches of the pool's server. auto: up to half of the memory of the machine or of the tightest control group that the server is in; an eighth of it is left free, so the caches give way as other programs take memory. Takes effect at once, but for the bounds of tree nodes, segment directories and models, which follow when the pool is next mounted. The mount option cache goes before it as long as the pool is mounted.",
     },
     Property {
         name: "io_uring",
@@ -335,7 +330,7 @@ impl Property {
             Values::Size => "none | a size such as 512M, 10G".into(),
             Values::LogicalCapacity => "off | auto | 1x to 100x such as 2.5x | a size such as 8T".into(),
             Values::Memory => format!(
-                "a size from {} to {}, such as 512M, 10G",
+                "auto | a size from {} to {}, such as 512M, 10G",
                 units::size(CACHE_BYTES_MIN),
                 units::size(CACHE_BYTES_MAX)
             ),
@@ -400,10 +395,10 @@ impl Property {
                 let parsed = bytes.as_deref().unwrap_or(value).parse::<LogicalCapacity>();
                 parsed.map(|capacity| capacity.to_string()).map_err(|_| wrong(None))
             }
-            Values::Memory => match units::parse_size(value) {
-                Ok(bytes) if (CACHE_BYTES_MIN..=CACHE_BYTES_MAX).contains(&bytes) => Ok(bytes.to_string()),
-                _ => Err(wrong(None)),
-            },
+            Values::Memory => {
+                let size = value.parse::<CacheSize>();
+                size.map(|size| size.to_string()).map_err(|()| wrong(None))
+            }
             Values::ReadOnly(_) => {
                 Err(Failure::usage(format!("{} is computed and cannot be set", self.name))
                     .hint(format!("properties that can be set: {}", names(true).join(", "))))
@@ -599,12 +594,10 @@ mod tests {
         assert_eq!(find("logicalcapacity").unwrap().human("8796093022208"), "8.00T");
         assert_eq!(find("logicalcapacity").unwrap().human("2.5x"), "2.5x");
         assert_eq!(set("cache=1G").unwrap(), "1073741824");
-        assert_eq!(find("cache").unwrap().human(CACHE_BYTES_DEFAULT_TEXT), "384M");
-    }
-
-    #[test]
-    fn the_default_of_cache_is_the_engines() {
-        assert_eq!(CACHE_BYTES_DEFAULT_TEXT, pagefold_engine::pool::CACHE_BYTES_DEFAULT.to_string());
+        assert_eq!(set("cache=auto").unwrap(), "auto");
+        assert!(set("cache=7M").is_err() && set("cache=65T").is_err() && set("cache=none").is_err());
+        assert_eq!(find("cache").unwrap().human("402653184"), "384M");
+        assert_eq!(find("cache").unwrap().human("auto"), "auto");
     }
 
     #[test]

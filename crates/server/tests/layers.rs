@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 const ROOMS: &str = "serve rebase operations pool_status dataset_figures pools dataset_properties mounter startup \
     supervisor confine mountopts settings discovery answering models props streams event_log incomplete \
     pool_errors registry retention abandoned backups control last_state names spawn engine_errors files \
-    mounts report units failure allocator notices passage raw stderr suggest timeouts";
+    mounts report cache_size units failure allocator notices passage raw stderr suggest timeouts";
 
 /// The rooms of the server itself, as above.
 const SERVE: &str = "answers devices remount signals rewriting server memory properties snapshotter stopping streams exports \
-    recompress mounted opening background events fuse handover export fullness limits policy pool_lock \
-    rewrites stream_list";
+    recompress mounted opening budget background events fuse handover export fullness limits policy pool_lock \
+    rewrites stream_list spare_memory";
 
 /// Rooms that name the FUSE crate: the front end, and the processes beside a server that mount and unmount.
 const FUSE: [&str; 4] = ["serve/fuse", "mounter", "supervisor", "abandoned.rs"];

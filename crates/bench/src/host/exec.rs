@@ -25,9 +25,8 @@ const YOUNG_POLL: Duration = Duration::from_millis(1);
 /// Time within which a command's exit is noticed later.
 const OLD_POLL: Duration = Duration::from_millis(15);
 const YOUTH: Duration = Duration::from_secs(2);
-/// Time that a server has to end after SIGTERM before SIGKILL follows; after SIGINT, with which PostgreSQL makes a
-/// checkpoint, it has twelve times as much.
-const GRACE: Duration = Duration::from_secs(10);
+/// Time that a server which has nothing to write at its end has to end before SIGKILL follows.
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 /// Has SIGINT, SIGTERM and SIGHUP end the bench in an orderly way from now on: every wait returns an error.
 ///
@@ -126,6 +125,14 @@ pub(crate) fn run(command: &mut Command) -> Result<Finished> {
 /// # Errors
 /// As [`run`].
 pub(crate) fn run_with_input(command: &mut Command, input: Option<File>) -> Result<Finished> {
+    run_within(command, input, DEFAULT_LIMIT)
+}
+
+/// Runs a command that may take as long as `limit`, and reads `input` as its standard input.
+///
+/// # Errors
+/// As [`run`], with another limit.
+pub(crate) fn run_within(command: &mut Command, input: Option<File>, limit: Duration) -> Result<Finished> {
     check_interrupted()?;
     let shown = shortened(shown(command));
     let mut out = tempfile::tempfile().context("a temporary file for output")?;
@@ -134,7 +141,7 @@ pub(crate) fn run_with_input(command: &mut Command, input: Option<File>) -> Resu
     command.stdout(out.try_clone()?).stderr(err.try_clone()?).process_group(0);
     let started = Instant::now();
     let mut child = command.spawn().with_context(|| format!("start `{shown}`"))?;
-    let status = wait(&mut child, started, DEFAULT_LIMIT).with_context(|| format!("run `{shown}`"));
+    let status = wait(&mut child, started, limit).with_context(|| format!("run `{shown}`"));
     if status.is_err() {
         kill_group(&mut child);
     }
@@ -192,21 +199,24 @@ pub(crate) struct Server {
     name: String,
     /// The signal that asks it to end in an orderly way.
     polite: Signal,
+    /// Time that it then has before SIGKILL follows.
+    grace: Duration,
     log: File,
 }
 
 impl Server {
-    /// Starts a server in the foreground of its own process group. `polite` is the signal that ends it well.
+    /// Starts a server in the foreground of its own process group. `polite` is the signal that ends it well, within
+    /// `grace`.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub(crate) fn start(command: &mut Command, polite: Signal) -> Result<Self> {
+    pub(crate) fn start(command: &mut Command, polite: Signal, grace: Duration) -> Result<Self> {
         check_interrupted()?;
         let name = shown(command);
         let log = tempfile::tempfile()?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?).process_group(0);
         let child = command.spawn().with_context(|| format!("start `{name}`"))?;
-        Ok(Self { child, name, polite, log })
+        Ok(Self { child, name, polite, grace, log })
     }
 
     /// Returns the process's id.
@@ -240,8 +250,7 @@ impl Server {
         }
     }
 
-    /// Ends the server and waits for it: first politely, then with SIGKILL, after ten seconds, or two minutes if the
-    /// polite signal is SIGINT.
+    /// Ends the server and waits for it: first politely, and with SIGKILL if it takes longer than its grace.
     ///
     /// # Errors
     /// When it had to be killed.
@@ -253,11 +262,10 @@ impl Server {
         let pid = pid.ok_or_else(|| anyhow!("process id {} is out of range", self.child.id()))?;
         kill_process(pid, self.polite).with_context(|| format!("stop `{}`", self.name))?;
         let asked = Instant::now();
-        let grace = if self.polite == Signal::INT { GRACE * 12 } else { GRACE };
         while self.child.try_wait()?.is_none() {
-            if asked.elapsed() > grace {
+            if asked.elapsed() > self.grace {
                 kill_group(&mut self.child);
-                bail!("`{}` did not end within {} s and was killed", self.name, grace.as_secs());
+                bail!("`{}` did not end within {} s and was killed", self.name, self.grace.as_secs());
             }
             std::thread::sleep(Duration::from_millis(5));
         }

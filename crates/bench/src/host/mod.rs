@@ -5,3 +5,4 @@ pub(crate) mod disk;
 pub(crate) mod exec;
 pub(crate) mod memory;
 pub(crate) mod throttle;
+pub(crate) mod user;

@@ -1,15 +1,18 @@
 //! Runs the scenarios. Each measures one or more lines of the project's promises in one run on one machine.
 
 mod aged;
+mod connections;
 mod copy;
 mod memory;
 mod mount_time;
 mod oltp;
 mod overwrite;
 mod reads;
+mod rivals;
 mod rrd;
 mod scan;
 mod snapshots;
+mod valley;
 mod write_bytes;
 
 use std::path::Path;
@@ -88,6 +91,30 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         about: "sysbench oltp_read_write on PostgreSQL, database four times the memory",
         profiles: THROTTLED,
         run: oltp::read_write,
+    },
+    Scenario {
+        name: "connections",
+        about: "sysbench oltp_read_write on PostgreSQL, 8 to 64 connections and three fill factors, database four times the memory",
+        profiles: THROTTLED,
+        run: connections::run,
+    },
+    Scenario {
+        name: "valley-innodb",
+        about: "sysbench on MariaDB, a fixed memory divided between the buffer pool and the file system's cache",
+        profiles: THROTTLED,
+        run: valley::innodb,
+    },
+    Scenario {
+        name: "valley-postgres",
+        about: "sysbench on PostgreSQL, a fixed memory divided between shared buffers and the file system's cache",
+        profiles: THROTTLED,
+        run: valley::postgres,
+    },
+    Scenario {
+        name: "rivals",
+        about: "MariaDB's own compressions and MyRocks on ext4 beside plain InnoDB on Pagefold: space, speed, bytes written",
+        profiles: THROTTLED,
+        run: rivals::run,
     },
     Scenario {
         name: "memory",
@@ -199,22 +226,29 @@ fn volumes_with(
     Ok(all)
 }
 
-/// Measures all volumes in turn, once per repetition of the run. Every other round goes backwards, so that a machine
-/// that slows down or speeds up favours nobody.
+/// Measures all volumes in turn, once per repetition of the run.
 fn alternate(
     bench: &Bench,
     profile: Profile,
     volumes: &mut [Volume],
     mut measure: impl FnMut(&mut Volume) -> Result<()>,
 ) -> Result<()> {
-    for round in 0..bench.scale().repetitions {
-        for n in 0..volumes.len() {
-            let index = if round.is_multiple_of(2) { n } else { volumes.len() - 1 - n };
-            let Some(volume) = volumes.get_mut(index) else { continue };
-            let throttled = bench.profile(profile, volume)?;
-            let measured = measure(volume);
-            drop(throttled);
-            measured?;
+    in_turn(bench.scale().repetitions, volumes, |volume| {
+        let throttled = bench.profile(profile, volume)?;
+        let measured = measure(volume);
+        drop(throttled);
+        measured
+    })
+}
+
+/// Measures each of `all` once per round. Every other round goes backwards, so that a machine that slows down or speeds
+/// up favours nobody.
+fn in_turn<T>(rounds: usize, all: &mut [T], mut measure: impl FnMut(&mut T) -> Result<()>) -> Result<()> {
+    for round in 0..rounds {
+        if round.is_multiple_of(2) {
+            all.iter_mut().try_for_each(&mut measure)?;
+        } else {
+            all.iter_mut().rev().try_for_each(&mut measure)?;
         }
     }
     Ok(())

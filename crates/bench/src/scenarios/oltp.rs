@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use super::{Field, alternate};
 use crate::bench::Bench;
-use crate::data::{OLTP_TABLES, oltp_rows, tpcb_scale};
+use crate::data::{OLTP_TABLES, oltp_load, oltp_rows, tpcb_scale};
 use crate::host::exec::shown;
 use crate::host::memory::Limit;
 use crate::results::Target::AtLeast;
@@ -48,8 +48,8 @@ pub(super) fn read_write(bench: &Bench, profile: Profile, section: &mut Section)
     let (rows, seconds) = (oltp_rows(bytes), bench.scale().oltp_seconds);
     section.note(format!("{OLTP_TABLES} tables of {rows} rows, {CLIENTS} threads, {seconds} s, uniform."));
     compare(bench, profile, section, READ_WRITE, &cluster, &|server| {
-        let command = server.sysbench_command(OLTP_TABLES, rows, CLIENTS, seconds, "run");
-        Ok((server.sysbench(OLTP_TABLES, rows, CLIENTS, seconds, "run")?, shown(&command)))
+        let (load, connection) = (oltp_load(rows, CLIENTS, seconds), server.connection());
+        Ok((load.run(&connection)?, shown(&load.command(&connection, "run"))))
     })
 }
 

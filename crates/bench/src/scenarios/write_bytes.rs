@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::{Field, alternate, volumes};
 use crate::bench::Bench;
-use crate::data::{OLTP_TABLES, oltp_rows, tpcb_scale, tpcc_warehouses};
+use crate::data::{OLTP_TABLES, oltp_load, oltp_rows, tpcb_scale, tpcc_warehouses};
 use crate::host::exec::shown;
 use crate::results::Target::AtMost;
 use crate::results::{Metric, Profile, RatioLine, Section};
@@ -229,8 +229,8 @@ fn put_on(server: &Running, kind: Kind, Sizes { bytes, seconds }: Sizes) -> Resu
         }
         Kind::Oltp => {
             let rows = oltp_rows(bytes);
-            let command = shown(&server.sysbench_command(OLTP_TABLES, rows, CLIENTS, seconds, "run"));
-            Ok((server.sysbench(OLTP_TABLES, rows, CLIENTS, seconds, "run")?, command))
+            let (load, connection) = (oltp_load(rows, CLIENTS, seconds), server.connection());
+            Ok((load.run(&connection)?, shown(&load.command(&connection, "run"))))
         }
         Kind::Tpcc { .. } => {
             let warehouses = tpcc_warehouses(bytes);

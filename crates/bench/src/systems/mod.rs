@@ -59,7 +59,7 @@ impl System {
 /// Options of a new volume.
 #[derive(Debug, Default)]
 pub(crate) struct Options<'a> {
-    /// Budget of the server's caches, in bytes; `None` for its default.
+    /// Budget of the server's caches, in bytes; `None` for its default, which is what the machine can spare.
     pub(crate) memory: Option<u64>,
     /// cgroup of the file-system server, if it has one.
     pub(crate) limit: Option<&'a Limit>,
@@ -119,6 +119,11 @@ trait Driver {
     /// Makes a writable copy of a snapshot; returns the seconds that its command took.
     fn clone_snapshot(&mut self, _point: &Path, _snapshot: &str, _name: &str) -> Result<f64> {
         bail!("it has no clones")
+    }
+    /// Returns the bytes in use, as df counts them.
+    fn used_bytes(&self, point: &Path) -> Result<u64> {
+        let found = rustix::fs::statvfs(point).with_context(|| format!("statvfs {}", point.display()))?;
+        Ok((found.f_blocks - found.f_bfree) * found.f_frsize)
     }
     /// Returns logical bytes / stored bytes, if the system tells that.
     fn ratio(&self, _point: &Path) -> Result<Option<f64>> {
@@ -291,6 +296,14 @@ impl Volume {
         self.driver.crash(&self.point)?;
         self.mounted = false;
         Ok(())
+    }
+
+    /// Returns the bytes in use, as df counts them.
+    ///
+    /// # Errors
+    /// When it is not mounted, or its tool fails.
+    pub(crate) fn used_bytes(&self) -> Result<u64> {
+        self.driver.used_bytes(&self.point)
     }
 
     /// Returns logical bytes / stored bytes, if the system tells that.

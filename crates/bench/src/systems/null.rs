@@ -14,7 +14,7 @@ use super::Driver;
 use crate::bench::Bench;
 use crate::host::cleanup::{Noted, note_server};
 use crate::host::disk::Disk;
-use crate::host::exec::Server;
+use crate::host::exec::{GRACE, Server};
 
 /// Size in bytes of the one file that the server shows.
 const FILE_BYTES: u64 = 1 << 30;
@@ -56,7 +56,7 @@ impl Driver for Null {
     fn mount(&mut self, _disk: &Disk, point: &Path) -> Result<f64> {
         let started = Instant::now();
         let mut command = std::process::Command::new(&self.program);
-        let mut server = Server::start(command.arg("null").arg(point), Signal::TERM)?;
+        let mut server = Server::start(command.arg("null").arg(point), Signal::TERM, GRACE)?;
         let noted = note_server(&self.dir, server.pid())?;
         // A process that looks at a mount before its server answers waits uninterruptibly, so the server tells when it
         // is ready.

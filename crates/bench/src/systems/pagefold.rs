@@ -228,6 +228,11 @@ impl Driver for Pagefold {
         Ok(run(self.command("clone").args(words))?.seconds)
     }
 
+    fn used_bytes(&self, _point: &Path) -> Result<u64> {
+        let used = find(&self.status()?, "used_bytes").and_then(Value::as_u64);
+        used.ok_or_else(|| anyhow!("`pagefold status --json {}` does not tell used_bytes", self.pool))
+    }
+
     fn ratio(&self, _point: &Path) -> Result<Option<f64>> {
         let status = self.status()?;
         let number = |key| find(&status, key).and_then(Value::as_u64);

@@ -10,7 +10,7 @@ use super::{Driver, Options};
 use crate::bench::Bench;
 use crate::host::cleanup::{Noted, note_server};
 use crate::host::disk::Disk;
-use crate::host::exec::{Server, command, run};
+use crate::host::exec::{GRACE, Server, command, run};
 
 /// Size of zfs-fuse's cache in MiB: its default, and Pagefold's.
 const ARC_MIB: u64 = 512;
@@ -35,7 +35,7 @@ impl Zfs {
             let daemon = command("zfs-fuse", ["--no-daemon", "--no-kstat-mount", "-m", &arc_mib.to_string()]);
             limit.wrap(&daemon)
         });
-        let mut server = Server::start(&mut daemon, Signal::TERM)?;
+        let mut server = Server::start(&mut daemon, Signal::TERM, GRACE)?;
         let noted = note_server(bench.dir(), server.pid())?;
         server.wait_ready(|_| run(&mut command("zpool", ["list"])).is_ok())?;
         Ok(Self { pool: format!("pfbench{}", bench.serial()), imported: false, server, _noted: noted })

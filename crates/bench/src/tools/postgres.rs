@@ -11,18 +11,22 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use rustix::process::Signal;
 
 use super::corpus::PAGE_BYTES;
 use crate::host::cleanup::{Noted, note_server};
-use crate::host::exec::{Server, check_interrupted, command, run};
+use crate::host::exec::{Server, check_interrupted, run};
 use crate::host::memory::Limit;
+use crate::host::user::{as_user, give};
 
 const USER: &str = "postgres";
 /// Port, which only names the socket: the server listens on no network address.
 const PORT: &str = "54329";
+/// Time that a server has for its last checkpoint.
+const STOPS_WITHIN: Duration = Duration::from_secs(120);
 
 /// Folders of PostgreSQL's programs, and of the bench's own things for it.
 #[derive(Debug, Clone)]
@@ -82,7 +86,7 @@ impl Postgres {
             .ok_or_else(|| anyhow!("no server below /usr/lib/postgresql (apt install postgresql)"))?;
         let sockets = dir.join("sockets");
         fs::create_dir_all(&sockets)?;
-        own(&sockets)?;
+        give(&sockets, USER)?;
         Ok(Self { bin: newest.1, sockets, dir: dir.to_owned() })
     }
 
@@ -92,10 +96,7 @@ impl Postgres {
 
     /// Returns a command that runs as the user `postgres`.
     fn as_user(&self, name: &str) -> Command {
-        let mut outer =
-            command("setpriv", [&format!("--reuid={USER}"), &format!("--regid={USER}"), "--init-groups"]);
-        outer.arg(self.program(name)).env("LC_ALL", "C").current_dir("/");
-        outer
+        as_user(USER, &self.program(name))
     }
 
     /// Makes an empty cluster, with data checksums off as PostgreSQL 15 does by default.
@@ -104,7 +105,7 @@ impl Postgres {
     /// When initdb fails.
     pub(crate) fn init(&self, data: &Path) -> Result<()> {
         fs::create_dir_all(data)?;
-        own(data)?;
+        give(data, USER)?;
         let mut initdb = self.as_user("initdb");
         initdb.args(["--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C", "-D"]).arg(data);
         run(&mut initdb)?;
@@ -139,7 +140,7 @@ impl Postgres {
             None => server,
         };
         // SIGINT is PostgreSQL's fast shutdown: a checkpoint, and no waiting for clients.
-        let mut server = Server::start(&mut server, Signal::INT)?;
+        let mut server = Server::start(&mut server, Signal::INT, STOPS_WITHIN)?;
         let noted = note_server(&self.dir, server.pid())?;
         let ready = self.program("pg_isready");
         server.wait_ready(|_| {
@@ -159,34 +160,12 @@ impl Postgres {
     }
 }
 
-fn own(path: &Path) -> Result<()> {
-    let passwd = fs::read_to_string("/etc/passwd")?;
-    let mut fields = passwd
-        .lines()
-        .find(|l| l.split(':').next() == Some(USER))
-        .ok_or_else(|| anyhow!("there is no user {USER}"))?
-        .split(':')
-        .skip(2)
-        .map(str::parse::<u32>);
-    let (Some(Ok(uid)), Some(Ok(gid))) = (fields.next(), fields.next()) else {
-        bail!("/etc/passwd: no ids for {USER}")
-    };
-    chown(path, Some(uid), Some(gid)).with_context(|| format!("give {} to {USER}", path.display()))
-}
-
 /// A running server, stopped when dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     server: Server,
     _noted: Noted,
     pub(super) postgres: Postgres,
-}
-
-/// Returns the number behind `mark` in a program's output.
-pub(super) fn number_after(text: &str, mark: &str) -> Result<f64> {
-    let rest = text.split_once(mark).ok_or_else(|| anyhow!("no {mark:?} in {text:?}"))?.1;
-    let digits: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
-    digits.parse().with_context(|| format!("no number behind {mark:?} in {text:?}"))
 }
 
 /// Copies a stopped cluster, owners and modes included, in writes of 8 KiB, and syncs every file.
@@ -268,14 +247,6 @@ pub(crate) fn describe(settings: &Settings) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_are_found() {
-        let pgbench = "latency average = 1.2 ms\ntps = 1834.25 (without initial connection time)\n";
-        assert_eq!(number_after(pgbench, "tps = ").unwrap(), 1834.25);
-        assert_eq!(number_after("    transactions:   1234   (123.40 per sec.)", "(").unwrap(), 123.4);
-        assert!(number_after("tps = no", "tps = ").is_err());
-    }
 
     #[test]
     fn clusters_are_copied_with_modes_and_contents() {

@@ -8,7 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::postgres::{Running, number_after};
+use super::number_after;
+use super::postgres::Running;
 use crate::host::exec::{run, run_with_input};
 
 const LOAD_SQL: &str = include_str!("tpcc/load.sql");

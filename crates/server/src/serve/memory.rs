@@ -10,8 +10,10 @@ use std::time::Duration;
 use pagefold_engine::pool::{MemoryUse, Pool};
 use parking_lot::{Condvar, Mutex};
 
+use super::budget::CacheBudget;
 use super::export::FrontEnd;
 use super::exports::Exports;
+use super::spare_memory::SpareMemory;
 use crate::allocator;
 use crate::failure::{Context, Result};
 
@@ -19,6 +21,8 @@ use crate::failure::{Context, Result};
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Number of looks after which file systems drop inodes that were not used since the last time.
 const TRIM_EVERY: u32 = 10;
+/// Number of looks after which the control groups are found anew.
+const FIND_EVERY: u32 = 100;
 /// Resident bytes that no counter covers, above which the allocator gives back freed memory. Program and threads take
 /// some 20 MiB of it. The rest is soon used again, and need not be asked for anew then.
 const FREED_BYTES: u64 = 40 << 20;
@@ -38,12 +42,12 @@ pub(crate) struct MemoryMonitor {
 
 impl MemoryMonitor {
     /// Starts the thread.
-    pub(super) fn start(pool: Arc<Pool>, exports: Arc<Exports>, front: Arc<dyn FrontEnd>) -> Result<Self> {
+    pub(super) fn start(looking: Looking) -> Result<Self> {
         let status = File::open(STATUS).context(|| format!("cannot open {STATUS}"))?;
         let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let stopped = Arc::clone(&stop);
-        let looking = Looking { pool, exports, front, status };
-        let thread = thread::Builder::new().name("memory".into()).spawn(move || looking.work(&stopped));
+        let thread = thread::Builder::new().name("memory".into());
+        let thread = thread.spawn(move || looking.work(&status, &stopped));
         let thread = thread.context(|| "cannot start a thread".into())?;
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
@@ -65,26 +69,36 @@ impl Drop for MemoryMonitor {
 }
 
 /// The thread's view of its server.
-struct Looking {
-    pool: Arc<Pool>,
-    exports: Arc<Exports>,
-    front: Arc<dyn FrontEnd>,
-    status: File,
+pub(super) struct Looking {
+    pub(super) pool: Arc<Pool>,
+    pub(super) exports: Arc<Exports>,
+    pub(super) front: Arc<dyn FrontEnd>,
+    pub(super) budget: Arc<CacheBudget>,
 }
 
 impl Looking {
-    fn work(&self, stop: &(Mutex<bool>, Condvar)) {
+    fn work(&self, status: &File, stop: &(Mutex<bool>, Condvar)) {
         let mut looks = 0u32;
-        let mut failed = false;
+        let (mut no_resident, mut no_spare) = (Once::default(), Once::default());
+        let mut spare = None;
         loop {
             self.pool.beside().requests.set(self.front.request_bytes());
-            match self.settled_bytes() {
-                Ok(bytes) => self.pool.observe_resident(bytes),
-                Err(error) if !failed => {
-                    failed = true;
-                    tracing::warn!(%error, "the system does not tell how much memory is resident; what is counted bounds it alone");
+            match self.settled_bytes(status) {
+                Ok(bytes) => {
+                    // The server may have been moved to another group.
+                    spare = spare.filter(|_| !looks.is_multiple_of(FIND_EVERY));
+                    if let Err(error) = self.follow(&mut spare, bytes) {
+                        no_spare.warn(
+                            &error,
+                            "the system does not tell how much memory is free; the caches keep their size",
+                        );
+                    }
+                    self.pool.observe_resident(bytes);
                 }
-                Err(_) => {}
+                Err(error) => no_resident.warn(
+                    &error,
+                    "the system does not tell how much memory is resident; what is counted bounds it alone",
+                ),
             }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(TRIM_EVERY) {
@@ -100,15 +114,41 @@ impl Looking {
         }
     }
 
+    /// Adapts the budget of the caches to the memory that is free, if it is to follow that. `resident_bytes` are
+    /// resident in this process.
+    fn follow(&self, spare: &mut Option<SpareMemory>, resident_bytes: u64) -> io::Result<()> {
+        if !self.budget.is_auto() {
+            return Ok(());
+        }
+        let spare = match spare {
+            Some(found) => found,
+            None => spare.insert(SpareMemory::find()?),
+        };
+        self.budget.follow(&spare.read()?, resident_bytes);
+        Ok(())
+    }
+
     /// Returns the resident memory of this process, after giving back freed memory if that is much.
-    fn settled_bytes(&self) -> io::Result<u64> {
-        let bytes = anonymous_bytes(&self.status)?;
+    fn settled_bytes(&self, status: &File) -> io::Result<u64> {
+        let bytes = anonymous_bytes(status)?;
         let used = MemoryUse { resident_bytes: bytes, ..self.pool.memory() };
         if used.other_bytes() < FREED_BYTES {
             return Ok(bytes);
         }
         allocator::give_back();
-        anonymous_bytes(&self.status)
+        anonymous_bytes(status)
+    }
+}
+
+/// A warning that is logged the first time only.
+#[derive(Default)]
+struct Once(bool);
+
+impl Once {
+    fn warn(&mut self, error: &io::Error, message: &str) {
+        if !std::mem::replace(&mut self.0, true) {
+            tracing::warn!(%error, "{message}");
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod answers;
 mod background;
+mod budget;
 mod devices;
 pub mod events;
 mod export;
@@ -27,6 +28,7 @@ mod rewriting;
 mod server;
 mod signals;
 mod snapshotter;
+mod spare_memory;
 mod stopping;
 mod stream_list;
 mod streams;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pagefold_engine::pool::{OpenOptions, Pool, RescueReport};
 
+use super::budget;
 use super::events::Ring;
 use super::handover::Handover;
 use crate::control::ConfinementFigures;
@@ -45,17 +46,15 @@ pub(super) fn open(
 }
 
 fn open_options(known: &Known, wanted: &MountOptions, handover: &Handover) -> Result<OpenOptions> {
-    let mut options = OpenOptions {
+    let options = OpenOptions {
         read_only: wanted.read_only,
         accept_loss: wanted.rescue,
         rescue: wanted.rescue,
         journal: handover.journal().cloned(),
         record: wanted.record.clone(),
+        cache_bytes: budget::at_opening(wanted.cache),
         ..OpenOptions::default()
     };
-    if let Some(bytes) = wanted.cache_bytes {
-        options.cache_bytes = bytes;
-    }
     match handover.followed() {
         Some(_) => Ok(pools::attentive_still(known, options)),
         None => pools::attentive(known, options),

@@ -6,6 +6,7 @@ use pagefold_engine::dataset::{LogicalCapacity, PrimaryCache};
 use pagefold_engine::pool::{DEVICE_RULES, Pool};
 use parking_lot::Mutex;
 
+use super::budget::CacheBudget;
 use super::exports::Exports;
 use crate::control::{PropertyValue, ValueSource};
 use crate::failure::{Failure, Result};
@@ -17,6 +18,7 @@ pub(super) struct Properties {
     exports: Arc<Exports>,
     /// Properties of the whole pool that hold while it is open.
     temporary: Mutex<Vec<(&'static str, String)>>,
+    cache_budget: Arc<CacheBudget>,
 }
 
 impl Properties {
@@ -26,7 +28,13 @@ impl Properties {
         exports: Arc<Exports>,
         temporary: Vec<(&'static str, String)>,
     ) -> Self {
-        Self { pool, exports, temporary: Mutex::new(temporary) }
+        let cache_budget = Arc::new(CacheBudget::new(Arc::clone(&pool)));
+        Self { pool, exports, temporary: Mutex::new(temporary), cache_budget }
+    }
+
+    /// Returns the budget of the caches, which the property `cache` sets.
+    pub(super) fn cache_budget(&self) -> Arc<CacheBudget> {
+        Arc::clone(&self.cache_budget)
     }
 
     /// Returns the properties of a dataset or snapshot, with those that hold for its mount.
@@ -99,7 +107,7 @@ impl Properties {
             LogicalCapacity::NAME => {
                 self.pool.set_logical_capacity(value.parse().map_err(|_| unknown())?);
             }
-            "cache" => self.pool.set_cache_bytes(value.parse().map_err(|_| unknown())?),
+            "cache" => self.cache_budget.set(value.parse().map_err(|()| unknown())?),
             _ => self.pool.set_primary_cache(match value {
                 "all" => PrimaryCache::All,
                 "metadata" => PrimaryCache::Metadata,

@@ -14,7 +14,7 @@ use super::export::{FrontEnd, MountRequest};
 use super::exports::{Announced, Attached, Exports};
 use super::fullness::PoolWatch;
 use super::handover::{Handover, InheritedMount, StoredMount};
-use super::memory::MemoryMonitor;
+use super::memory::{Looking, MemoryMonitor};
 use super::mounted::{self, MountContext, Mounted};
 use super::opening::{self, OpenedPool};
 use super::properties::Properties;
@@ -147,9 +147,13 @@ impl Server {
     }
 
     fn start_memory_monitor(&self) -> Result<()> {
-        let (pool, exports, front) =
-            (Arc::clone(&self.pool), Arc::clone(&self.exports), Arc::clone(&self.front));
-        *self.memory.lock() = Some(MemoryMonitor::start(pool, exports, front)?);
+        let looking = Looking {
+            pool: Arc::clone(&self.pool),
+            exports: Arc::clone(&self.exports),
+            front: Arc::clone(&self.front),
+            budget: self.properties.cache_budget(),
+        };
+        *self.memory.lock() = Some(MemoryMonitor::start(looking)?);
         Ok(())
     }
 
@@ -239,7 +243,7 @@ impl Server {
         }
         let of_pool = mounted::of_the_pool(options);
         let odd = of_pool.first().map(|(name, _)| *name);
-        let odd = odd.or(options.rescue.then_some("rescue")).or(options.cache_bytes.map(|_| "cache"));
+        let odd = odd.or(options.rescue.then_some("rescue")).or(options.cache.map(|_| "cache"));
         let other_takeover = match options.takeover {
             None | Some(Takeover::Auto) => false,
             Some(Takeover::On) => !self.handover.is_supervised(),

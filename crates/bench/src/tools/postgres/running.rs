@@ -5,8 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::{PORT, ROW_BYTES, Running, TABLES_SQL, USER, number_after};
-use crate::host::exec::{command, run, run_with_input};
+use super::{PORT, ROW_BYTES, Running, TABLES_SQL, USER};
+use crate::host::exec::{run, run_with_input};
+use crate::tools::number_after;
 
 impl Running {
     /// Runs SQL in one session and returns what psql printed, unaligned and without headers.
@@ -105,47 +106,15 @@ impl Running {
         number_after(&out.stdout, "tps = ").context("read pgbench's output")
     }
 
-    /// Returns sysbench's command line for oltp_read_write. `verb` is `prepare` or `run`.
-    pub(crate) fn sysbench_command(
-        &self,
-        tables: u32,
-        rows: u64,
-        threads: u32,
-        seconds: u64,
-        verb: &str,
-    ) -> Command {
-        let mut bench = command("sysbench", ["oltp_read_write", "--db-driver=pgsql"]);
-        bench
-            .arg(format!("--pgsql-host={}", self.postgres.sockets.display()))
-            .arg(format!("--pgsql-port={PORT}"));
-        bench.args([&format!("--pgsql-user={USER}"), "--pgsql-db=postgres", &format!("--tables={tables}")]);
-        bench.args([
-            &format!("--table-size={rows}"),
-            &format!("--threads={threads}"),
-            &format!("--time={seconds}"),
-        ]);
-        bench.args(["--rand-type=uniform", verb]);
-        bench
-    }
-
-    /// Runs sysbench. Returns transactions per second for `run`, and 0 otherwise.
-    ///
-    /// # Errors
-    /// When sysbench fails.
-    pub(crate) fn sysbench(
-        &self,
-        tables: u32,
-        rows: u64,
-        threads: u32,
-        seconds: u64,
-        verb: &str,
-    ) -> Result<f64> {
-        let out = run(&mut self.sysbench_command(tables, rows, threads, seconds, verb))?;
-        if verb != "run" {
-            return Ok(0.0);
-        }
-        let line = out.stdout.lines().find(|l| l.trim_start().starts_with("transactions:"));
-        number_after(line.unwrap_or_default(), "(").context("read sysbench's output")
+    /// Returns sysbench's options that connect it to this server.
+    pub(crate) fn connection(&self) -> Vec<String> {
+        vec![
+            "--db-driver=pgsql".to_owned(),
+            format!("--pgsql-host={}", self.postgres.sockets.display()),
+            format!("--pgsql-port={PORT}"),
+            format!("--pgsql-user={USER}"),
+            "--pgsql-db=postgres".to_owned(),
+        ]
     }
 
     /// Stops the server with a checkpoint.

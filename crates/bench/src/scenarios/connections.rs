@@ -1,0 +1,196 @@
+//! Measures sysbench oltp_read_write on PostgreSQL with 8 to 64 connections, and with three fill factors, with a database
+//! four times the memory.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::in_turn;
+use crate::bench::Bench;
+use crate::data::{OLTP_TABLES, oltp_load, oltp_rows};
+use crate::host::exec::shown;
+use crate::host::memory::Limit;
+use crate::results::Target::AtLeast;
+use crate::results::{Curve, Metric, Profile, RatioLine, Section};
+use crate::systems::{Options, System, Volume, drop_caches};
+use crate::tools::postgres::{Settings, copy_cluster, describe};
+
+/// Memory as a multiple of that of the other scenarios: 64 backends of PostgreSQL take some 300 MiB.
+const MEMORIES: u64 = 2;
+/// Size of the database as a multiple of the memory.
+const TIMES: u64 = 4;
+/// Length of a measurement as a divisor of those of the other scenarios.
+const SHORTER: u64 = 2;
+
+const fn rate(name: &'static str) -> Metric {
+    Metric { name, unit: "transactions/s" }
+}
+
+/// Numbers of connections.
+const CONNECTIONS: [(u32, Metric); 4] = [
+    (8, rate("sysbench oltp_read_write, 8 connections")),
+    (16, rate("sysbench oltp_read_write, 16 connections")),
+    (32, rate("sysbench oltp_read_write, 32 connections")),
+    (64, rate("sysbench oltp_read_write, 64 connections")),
+];
+const MOST: Metric = CONNECTIONS[3].1;
+
+/// A system with PostgreSQL's settings on it.
+#[derive(Clone, Copy)]
+struct Setup {
+    label: &'static str,
+    system: System,
+    full_page_writes: bool,
+    fillfactor: u32,
+    /// False if it is measured with 64 connections alone.
+    curve: bool,
+}
+
+const OURS: &str = "pagefold";
+const SETUPS: [Setup; 7] = [
+    Setup { label: "ext4", system: System::Ext4, full_page_writes: true, fillfactor: 100, curve: true },
+    Setup { label: "XFS", system: System::Xfs, full_page_writes: true, fillfactor: 100, curve: true },
+    Setup {
+        label: "btrfs-zstd",
+        system: System::Btrfs("zstd"),
+        full_page_writes: true,
+        fillfactor: 100,
+        curve: true,
+    },
+    Setup {
+        label: "pagefold, full_page_writes",
+        system: System::Pagefold("auto"),
+        full_page_writes: true,
+        fillfactor: 100,
+        curve: true,
+    },
+    Setup {
+        label: OURS,
+        system: System::Pagefold("auto"),
+        full_page_writes: false,
+        fillfactor: 100,
+        curve: true,
+    },
+    Setup {
+        label: "pagefold, fillfactor 75",
+        system: System::Pagefold("auto"),
+        full_page_writes: false,
+        fillfactor: 75,
+        curve: false,
+    },
+    Setup {
+        label: "pagefold, fillfactor 50",
+        system: System::Pagefold("auto"),
+        full_page_writes: false,
+        fillfactor: 50,
+        curve: false,
+    },
+];
+
+/// A setup with a volume of its own.
+struct Contender {
+    setup: Setup,
+    volume: Volume,
+}
+
+/// Measures all setups.
+pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
+    let memory = bench.scale().oltp_memory_bytes * MEMORIES;
+    let bytes = memory * TIMES;
+    // The limit comes after loading, which is not measured.
+    let limit = Limit::new("connections", bytes)?;
+    // Nobody sets the size of Pagefold's caches, so they follow the memory that is free.
+    let options = Options { memory: None, limit: Some(&limit) };
+    let mut contenders = Vec::new();
+    for setup in SETUPS.into_iter().filter(|setup| !bench.left_out(setup.system)) {
+        let cluster = bench.prepared().oltp_filled(bench, bytes, setup.fillfactor)?;
+        contenders.push(Contender { setup, volume: volume(bench, &setup, &cluster, bytes, &options)? });
+    }
+    limit.set(memory)?;
+    in_turn(bench.scale().repetitions, &mut contenders, |one| {
+        let points = if one.setup.curve { &CONNECTIONS[..] } else { &CONNECTIONS[3..] };
+        points.iter().try_for_each(|&point| measure(bench, profile, section, one, &limit, bytes, point))
+    })?;
+    drop(contenders);
+    let settings = settings(memory, &SETUPS[0]);
+    section.note(format!(
+        "{OLTP_TABLES} tables of {} rows, {} s each, uniform. Memory limit of the database server and Pagefold's server together: {} MiB; Pagefold's \
+         caches follow the memory that is free (cache=auto). Each measurement starts cold and after a checkpoint. Settings: {}; full_page_writes=off where the name says \
+         pagefold alone.",
+        oltp_rows(bytes),
+        bench.scale().oltp_seconds / SHORTER,
+        memory >> 20,
+        describe(&settings)
+    ));
+    section.curve(Curve {
+        title: "sysbench oltp_read_write (transactions/s)".to_owned(),
+        changed: "connections".to_owned(),
+        profile,
+        points: CONNECTIONS.iter().map(|(n, metric)| (f64::from(*n), metric.name.to_owned())).collect(),
+    });
+    judge(profile, section);
+    Ok(())
+}
+
+fn settings(memory: u64, setup: &Setup) -> Settings {
+    Settings { full_page_writes: setup.full_page_writes, shared_buffers_mib: memory >> 23, max_wal_mib: 1024 }
+}
+
+/// Makes a setup's volume with a copy of the cluster. It is unmounted, since a server that is not being measured would
+/// hold memory of the cgroup.
+fn volume(bench: &Bench, setup: &Setup, cluster: &Path, bytes: u64, options: &Options) -> Result<Volume> {
+    bench.progress(&format!("copying the database to {}", setup.label));
+    // Half-filled pages take twice the room, and the log comes on top.
+    let mut volume =
+        Volume::create(bench, setup.system, bytes * 100 / u64::from(setup.fillfactor) + (4 << 30), options)?;
+    copy_cluster(cluster, &volume.path().join("pg"))?;
+    volume.sync()?;
+    volume.unmount()?;
+    Ok(volume)
+}
+
+/// Makes one measurement after a cold start.
+fn measure(
+    bench: &Bench,
+    profile: Profile,
+    section: &mut Section,
+    one: &mut Contender,
+    limit: &Limit,
+    bytes: u64,
+    (threads, metric): (u32, Metric),
+) -> Result<()> {
+    drop_caches()?;
+    one.volume.mount()?;
+    let throttled = bench.profile(profile, &one.volume)?;
+    let settings = settings(bytes / TIMES, &one.setup);
+    let server = bench.postgres()?.start(&one.volume.path().join("pg"), &settings, Some(limit))?;
+    server.sql("postgres", "CHECKPOINT")?;
+    let load = oltp_load(oltp_rows(bytes), threads, bench.scale().oltp_seconds / SHORTER);
+    let connection = server.connection();
+    section.add(profile, metric, one.setup.label, load.run(&connection)?);
+    section.command(shown(&load.command(&connection, "run")));
+    server.stop()?;
+    drop(throttled);
+    one.volume.unmount()
+}
+
+fn judge(profile: Profile, section: &mut Section) {
+    let mut line = |id: &str, text: &str, ours: &str, theirs: &str, bound: f64| {
+        let id = &format!("connections-{id}");
+        section.ratio_line(RatioLine {
+            id,
+            text,
+            profile,
+            metric: MOST,
+            ours,
+            theirs,
+            target: AtLeast(bound),
+        });
+    };
+    for theirs in ["ext4", "XFS", "btrfs-zstd"] {
+        let text = format!("64 connections, database four times the memory: 1.5 of {theirs}");
+        line(theirs, &text, OURS, theirs, 1.5);
+    }
+    let text = "64 connections: fillfactor 50 at least as fast as 100";
+    line("fillfactor-50", text, "pagefold, fillfactor 50", OURS, 1.0);
+}

@@ -1,0 +1,289 @@
+//! Measures a database with a fixed memory, of which its own cache gets a part that grows from point to point, and the
+//! file system's cache the rest.
+//!
+//! A page that both hold takes room twice, so rates may fall where each has half, the valley of a report from 2007 about
+//! MySQL on ZFS (1.5 GB for all, a database of 3.2 GB, 85 % reads, 6 clients). Here a cgroup bounds the sum.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::in_turn;
+use crate::bench::Bench;
+use crate::data::{OLTP_TABLES, oltp_load, oltp_rows};
+use crate::host::exec::shown;
+use crate::host::memory::Limit;
+use crate::results::Target::AtLeast;
+use crate::results::{Curve, Line, Metric, Profile, Section, figure};
+use crate::systems::{Options, System, Volume, drop_caches};
+use crate::tools::mariadb::{self, MariaDb, MariaSettings, Tables};
+use crate::tools::postgres::{self, copy_cluster, describe};
+use crate::tools::sysbench::Oltp;
+
+const CLIENTS: u32 = 6;
+/// With 19 reads of single rows, 23 of the 27 statements of a transaction read.
+const POINT_READS: u32 = 19;
+const fn rate(name: &'static str) -> Metric {
+    Metric { name, unit: "transactions/s" }
+}
+
+/// Shares of the memory, in per cent, that the database's cache has.
+const SHARES: [(u64, Metric); 6] = [
+    (7, rate("database's cache 7 % of the memory")),
+    (16, rate("database's cache 16 % of the memory")),
+    (33, rate("database's cache 33 % of the memory")),
+    (50, rate("database's cache 50 % of the memory")),
+    (65, rate("database's cache 65 % of the memory")),
+    (78, rate("database's cache 78 % of the memory")),
+];
+
+/// Amounts in bytes and times in seconds.
+#[derive(Clone, Copy)]
+struct Amounts {
+    memory: u64,
+    database: u64,
+    warm: u64,
+    measured: u64,
+}
+
+impl Amounts {
+    fn of(bench: &Bench) -> Self {
+        if bench.scale().quick {
+            Self { memory: 640 << 20, database: 1365 << 20, warm: 5, measured: 5 }
+        } else {
+            Self { memory: 1536 << 20, database: 3277 << 20, warm: 45, measured: 30 }
+        }
+    }
+
+    /// Returns the size of the database's cache at a share of the memory, in MiB.
+    fn cache_mib(&self, share: u64) -> u64 {
+        (self.memory >> 20) * share / 100
+    }
+
+    fn load(&self, seconds: u64) -> Oltp {
+        Oltp { point_reads: Some(POINT_READS), ..oltp_load(oltp_rows(self.database), CLIENTS, seconds) }
+    }
+}
+
+const OURS: &str = "pagefold";
+
+/// A way to run the database, on one of the volumes.
+#[derive(Clone, Copy)]
+struct Side {
+    label: &'static str,
+    /// Index of its volume in [`SYSTEMS`].
+    volume: usize,
+    /// `innodb_flush_method`; PostgreSQL has no such choice.
+    flush_method: &'static str,
+}
+
+const SYSTEMS: [System; 2] = [System::Ext4, System::Pagefold("auto")];
+const INNODB: [Side; 3] = [
+    Side { label: "ext4, O_DIRECT", volume: 0, flush_method: "O_DIRECT" },
+    Side { label: "ext4, buffered", volume: 0, flush_method: "fsync" },
+    Side { label: OURS, volume: 1, flush_method: "O_DIRECT" },
+];
+const POSTGRES: [Side; 2] =
+    [Side { label: "ext4", volume: 0, flush_method: "" }, Side { label: OURS, volume: 1, flush_method: "" }];
+
+/// A server that is loaded and stopped.
+enum AnyServer {
+    Innodb(MariaDb),
+    Postgres(postgres::Running),
+}
+
+impl AnyServer {
+    fn connection(&self) -> Vec<String> {
+        match self {
+            Self::Innodb(server) => server.connection(),
+            Self::Postgres(server) => server.connection(),
+        }
+    }
+
+    fn stop(self) -> Result<()> {
+        match self {
+            Self::Innodb(server) => server.stop(),
+            Self::Postgres(server) => server.stop(),
+        }
+    }
+}
+
+/// The database that is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Database {
+    Innodb,
+    Postgres,
+}
+
+impl Database {
+    fn fill(self, bench: &Bench, volume: &Volume, amounts: Amounts, limit: &Limit) -> Result<()> {
+        let rows = oltp_rows(amounts.database);
+        match self {
+            Self::Innodb => {
+                let data = volume.path().join("my");
+                mariadb::init(&data)?;
+                let settings = innodb_settings(volume.system(), 512, "O_DIRECT");
+                let server = MariaDb::start(bench, &data, &settings, Some(limit))?;
+                server.fill(Tables::Plain, OLTP_TABLES, rows)?;
+                server.stop()
+            }
+            Self::Postgres => {
+                let cluster = bench.prepared().oltp(bench, amounts.database)?;
+                copy_cluster(&cluster, &volume.path().join("pg"))
+            }
+        }
+    }
+
+    fn start(
+        self,
+        bench: &Bench,
+        point: &Path,
+        system: System,
+        (mib, flush_method): (u64, &'static str),
+        limit: &Limit,
+    ) -> Result<AnyServer> {
+        match self {
+            Self::Innodb => {
+                let settings = innodb_settings(system, mib, flush_method);
+                MariaDb::start(bench, &point.join("my"), &settings, Some(limit)).map(AnyServer::Innodb)
+            }
+            Self::Postgres => {
+                let settings = postgres_settings(system, mib);
+                let server = bench.postgres()?.start(&point.join("pg"), &settings, Some(limit))?;
+                Ok(AnyServer::Postgres(server))
+            }
+        }
+    }
+}
+
+fn innodb_settings(system: System, buffer_mib: u64, flush_method: &'static str) -> MariaSettings {
+    // Pagefold never tears a page.
+    MariaSettings { tables: Tables::Plain, buffer_mib, doublewrite: !system.is_ours(), flush_method }
+}
+
+fn postgres_settings(system: System, shared_buffers_mib: u64) -> postgres::Settings {
+    postgres::Settings { full_page_writes: !system.is_ours(), shared_buffers_mib, max_wal_mib: 1024 }
+}
+
+/// Measures MariaDB.
+pub(super) fn innodb(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
+    section.note(format!(
+        "Settings beside the buffer pool and the flush method: {}; on Pagefold without doublewrite.",
+        innodb_settings(System::Ext4, 512, "O_DIRECT").options().join(" ")
+    ));
+    run(bench, profile, section, Database::Innodb, &INNODB)
+}
+
+/// Measures PostgreSQL.
+pub(super) fn postgres(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
+    section.note(format!(
+        "Settings beside shared_buffers: {}; on Pagefold full_page_writes=off.",
+        describe(&postgres_settings(System::Ext4, 512))
+    ));
+    run(bench, profile, section, Database::Postgres, &POSTGRES)
+}
+
+fn run(
+    bench: &Bench,
+    profile: Profile,
+    section: &mut Section,
+    database: Database,
+    sides: &[Side],
+) -> Result<()> {
+    let amounts = Amounts::of(bench);
+    // The limit comes after loading, which is not measured.
+    let limit = Limit::new("valley", amounts.memory * 4)?;
+    // Pagefold's caches take what the database leaves, as nobody has set their size.
+    let options = Options { memory: None, limit: Some(&limit) };
+    let mut volumes = Vec::new();
+    for system in SYSTEMS {
+        bench.progress(&format!("loading the database on {}", system.label()));
+        let mut volume = Volume::create(bench, system, amounts.database + (3 << 30), &options)?;
+        database.fill(bench, &volume, amounts, &limit)?;
+        volume.sync()?;
+        volume.unmount()?;
+        volumes.push(volume);
+    }
+    limit.set(amounts.memory)?;
+    let mut measurements: Vec<(Side, u64, Metric)> = SHARES
+        .iter()
+        .flat_map(|&(share, metric)| sides.iter().map(move |&side| (side, share, metric)))
+        .collect();
+    in_turn(bench.scale().repetitions, &mut measurements, |&mut (side, share, metric)| {
+        let Some(volume) = volumes.get_mut(side.volume) else { return Ok(()) };
+        let rate = once(bench, profile, section, volume, &limit, (database, side, share, amounts))?;
+        section.add(profile, metric, side.label, rate);
+        Ok(())
+    })?;
+    drop(volumes);
+    section.note(format!(
+        "{OLTP_TABLES} tables of {} rows, {CLIENTS} clients, 23 of 27 statements read, uniform. Memory limit of all servers and the page cache together: {} MiB. \
+         Nobody sets the size of Pagefold's caches, so they follow the memory that is free (cache=auto). Each \
+         measurement starts cold, warms up for {} s and is measured for {} s.",
+        oltp_rows(amounts.database),
+        amounts.memory >> 20,
+        amounts.warm,
+        amounts.measured,
+    ));
+    section.curve(Curve {
+        title: "sysbench, 85 % reads (transactions/s)".to_owned(),
+        changed: "database's cache, % of the memory".to_owned(),
+        profile,
+        points: SHARES.iter().map(|(share, metric)| (*share as f64, metric.name.to_owned())).collect(),
+    });
+    judge(profile, section, sides);
+    Ok(())
+}
+
+/// Makes one measurement after a cold start and a time to warm up.
+fn once(
+    bench: &Bench,
+    profile: Profile,
+    section: &mut Section,
+    volume: &mut Volume,
+    limit: &Limit,
+    (database, side, share, amounts): (Database, Side, u64, Amounts),
+) -> Result<f64> {
+    let mib = amounts.cache_mib(share);
+    bench.progress(&format!("{}, {share} % of the memory for the database", side.label));
+    drop_caches()?;
+    volume.mount()?;
+    let throttled = bench.profile(profile, volume)?;
+    let server = database.start(bench, volume.path(), volume.system(), (mib, side.flush_method), limit)?;
+    let connection = server.connection();
+    amounts.load(amounts.warm).run(&connection)?;
+    let load = amounts.load(amounts.measured);
+    let rate = load.run(&connection)?;
+    section.command(shown(&load.command(&connection, "run")));
+    server.stop()?;
+    drop(throttled);
+    volume.unmount()?;
+    Ok(rate)
+}
+
+/// Holds Pagefold against the best of the others at each point.
+fn judge(profile: Profile, section: &mut Section, sides: &[Side]) {
+    for (share, metric) in SHARES {
+        let others = sides.iter().filter(|side| side.label != OURS);
+        let best = others
+            .filter_map(|side| Some((side.label, section.median(profile, metric, side.label)?)))
+            .max_by(|a, b| a.1.total_cmp(&b.1));
+        let ours = section.median(profile, metric, OURS);
+        let show = |value: Option<f64>| value.map_or_else(|| "not measured".to_owned(), figure);
+        section.lines.push(Line {
+            id: format!("valley-{}-{share}", if sides.len() > 2 { "innodb" } else { "postgres" }),
+            text: format!("{}: at least the better of the others", metric.name),
+            profile,
+            target: AtLeast(1.0),
+            unit: "x".to_owned(),
+            measured: ours.zip(best).map(|(ours, (_, best))| ours / best),
+            detail: format!(
+                "{OURS} {} / {} {} {}",
+                show(ours),
+                best.map_or("nothing", |(label, _)| label),
+                show(best.map(|(_, rate)| rate)),
+                metric.unit
+            ),
+        });
+    }
+}
