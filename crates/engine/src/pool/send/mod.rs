@@ -12,6 +12,8 @@
 //! - N3: models that records of the stream use stay, once they are adopted or found, as long as the pool is open
 //!   ([`crate::dataset::ModelTable::keep`]), since no segment lists them before the first of these records is stored.
 //! - N4: versions that a stream reads or writes are pinned: nobody can destroy them meanwhile.
+//! - N5: a record of a stream is decoded once before it is committed: checksums show only that a stream arrived as its
+//!   sender made it, and not that its pages can be read.
 
 mod batch;
 #[cfg(feature = "fuzzing")]

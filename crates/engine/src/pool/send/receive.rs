@@ -251,6 +251,7 @@ impl Receiving<'_> {
                 FrameKind::Model => self.model(payload)?,
                 FrameKind::Entries => {
                     let group = FrameChanges::read(payload, self.last, self.end, &self.data, &self.models)?;
+                    group.check_records(&*self.pool.shared)?;
                     let (last, end) = (group.last, group.end);
                     let token = Token { to: self.head.to, from: self.head.from, after: last };
                     self.pool.commit_group(&self.data, &group, &token)?;

@@ -113,3 +113,21 @@ fn a_page_of_another_recordsize_that_was_is_shared_by_nobody() {
         receive(&entries).unwrap();
     }
 }
+
+#[test]
+fn a_record_that_cannot_be_decoded_is_refused_though_all_checksums_hold() {
+    let intact = record(PAGE as usize);
+    let page = |record| pages(7, PAGE, 0, vec![StreamPage::Record(record, Needs::default())]);
+    receive(&[page(&intact)]).unwrap();
+    // The head of the record stays as it is, so only decoding finds the damage.
+    let mut forged = intact.clone();
+    let half = forged.len() / 2;
+    forged[half..].fill(0xFF);
+    for forged in [&forged, &intact[..half].to_vec()] {
+        let refused = receive(&[page(forged)]);
+        assert!(
+            matches!(&refused, Err(Error::Corrupt { detail, .. }) if detail.contains("decoded")),
+            "{refused:?}"
+        );
+    }
+}
