@@ -131,3 +131,37 @@ fn a_record_that_cannot_be_decoded_is_refused_though_all_checksums_hold() {
         );
     }
 }
+
+#[test]
+fn what_follows_a_stream_is_refused_and_nothing_becomes_visible() {
+    let (target, from) = target();
+    let stream = stream(from, &[StreamEntry::Put(crate::Key::new(9, 1, 0), b"x")]);
+    for behind in [&b"x"[..], &stream] {
+        let bytes = [&stream, behind].concat();
+        let refused = target.receive("copy", &OPTIONS, &mut bytes.as_slice(), &mut |_| {});
+        assert!(
+            matches!(&refused, Err(Error::Corrupt { detail, .. }) if detail.contains("follows its end")),
+            "{refused:?}"
+        );
+        assert!(target.version("copy@two").is_err() && target.partial("copy").is_none());
+    }
+    target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut |_| {}).unwrap();
+    assert!(target.version("copy@two").is_ok());
+}
+
+#[test]
+fn a_second_stream_is_told_that_one_is_being_received() {
+    let (target, from) = target();
+    let stream = stream(from, &[StreamEntry::Put(crate::Key::new(9, 1, 0), b"x")]);
+    let mut refused = 0;
+    let mut meanwhile = |_: &super::Transfer| {
+        let second = target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut |_| {}).map(drop);
+        for error in [second, target.abort_receive("copy")] {
+            let text = error.unwrap_err().to_string();
+            assert!(text.contains("being received into 'copy' just now"), "{text}");
+            refused += 1;
+        }
+    };
+    target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut meanwhile).unwrap();
+    assert!(refused > 0);
+}
