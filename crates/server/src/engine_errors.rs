@@ -14,6 +14,10 @@ pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
         Error::NotCurrent { .. } => failure.hint("see which copies there are: pagefold import -d DIR"),
         Error::NotAPool(_) => failure.hint("see what is on this machine: pagefold import [-d DIR]"),
         Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
+        Error::ReadOnly(_) => failure.hint(
+            "a pool whose first mount has `-o ro` is not written at all: end its mounts by `pagefold unmount POOL`, then do \
+             this again, or mount without `-o ro` first; a pool on a read-only device cannot be changed",
+        ),
         Error::NoSpace(_) => {
             failure.hint("delete something, or raise the quota that is in the way; what snapshots hold: pagefold list -t snapshot")
         }
@@ -42,5 +46,19 @@ pub fn no_such_dataset(name: &str, error: &Error) -> Failure {
                 .hint(format!("see which there are: pagefold list -t all {pool}"))
         }
         error => failed(format!("cannot open {name}"), error),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_that_is_open_for_reading_tells_how_it_can_be_changed() {
+        let failure =
+            failed("cannot receive into tank/db", &Error::ReadOnly("the pool was opened read-only".into()));
+        assert!(failure.to_string().contains("opened read-only"), "{failure}");
+        assert!(failure.advice().unwrap().contains("pagefold unmount POOL"));
     }
 }

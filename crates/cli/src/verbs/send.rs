@@ -383,7 +383,7 @@ impl BufRead for Input {
 
 impl Read for Input {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        // A file may have more behind the stream, which is left to others: nothing is read ahead.
+        // Long reads go past the buffer.
         let read = match &mut self.from {
             Source::File(file) if file.buffer().is_empty() => file.get_mut().read(out)?,
             Source::File(file) => file.read(out)?,

@@ -58,8 +58,8 @@ fn damaged_streams_are_rejected_whole() {
     for n in 0..mutations() {
         let (path, stream) = if n % 2 == 0 { ("new", &full) } else { ("copy", &incremental) };
         let bytes = damaged(stream, &mut random);
-        if bytes.starts_with(stream) {
-            // Bytes behind the end of a stream are not read.
+        if bytes == *stream {
+            // The damages took each other back.
             continue;
         }
         let keep = ReceiveOptions { keep: n % 3 == 0, ..DISCARD };

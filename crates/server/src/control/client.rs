@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
-use rustix::net::{UCred, sockopt};
+use rustix::net::{RecvFlags, UCred, recv, sockopt};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::descriptor;
@@ -151,10 +151,7 @@ impl Client {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Reply>> {
         let end = Instant::now() + patience;
-        let sent = self
-            .stream
-            .set_read_timeout(Some(patience))
-            .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX));
+        let sent = self.stream.set_read_timeout(Some(patience)).and_then(|()| self.send(request));
         while sent.is_ok() && !self.has_word_within(timeouts::ANSWER_STEP)? {
             if !goes_on() {
                 return Ok(None);
@@ -181,20 +178,16 @@ impl Client {
         tell: &mut dyn FnMut(),
     ) -> Result<Reply> {
         let limit = patience.map(|patience| patience + timeouts::ANSWER_MARGIN);
-        let reply = self
-            .stream
-            .set_read_timeout(limit)
-            .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX))
-            .and_then(|()| {
-                let soon = timespec(timeouts::TELL_AFTER);
-                let answered = |stream: &UnixStream| {
-                    retry_on_intr(|| poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&soon)))
-                };
-                if answered(&self.stream)? == 0 {
-                    tell();
-                }
-                self.read()
-            });
+        let reply = self.stream.set_read_timeout(limit).and_then(|()| self.send(request)).and_then(|()| {
+            let soon = timespec(timeouts::TELL_AFTER);
+            let answered = |stream: &UnixStream| {
+                retry_on_intr(|| poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&soon)))
+            };
+            if answered(&self.stream)? == 0 {
+                tell();
+            }
+            self.read()
+        });
         self.understand(reply)
     }
 
@@ -271,9 +264,24 @@ impl Client {
         let reply = self
             .stream
             .set_read_timeout(patience)
-            .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX))
+            .and_then(|()| self.send(request))
             .and_then(|()| self.read());
         self.understand(reply)
+    }
+
+    /// Sends a request. A server that has no place for this connection closes it, but says so before: that is no error
+    /// here, but the reply that is read next.
+    fn send(&mut self, request: &Request) -> io::Result<()> {
+        let sent = frame::write(&mut self.stream, request, REQUEST_BYTES_MAX);
+        sent.or_else(|error| {
+            let closed = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
+            let told = closed
+                && matches!(
+                    recv(&self.stream, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT),
+                    Ok((1.., _))
+                );
+            if told { Ok(()) } else { Err(error) }
+        })
     }
 
     fn read(&mut self) -> io::Result<Reply> {
@@ -313,4 +321,22 @@ impl Client {
 
 fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec: duration.subsec_nanos().into() }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_has_no_place_is_believed_though_it_has_closed_the_connection() {
+        let (stream, mut server) = UnixStream::pair().unwrap();
+        let mut client = Client { pool: "tank".into(), stream, process: None, lost: false, silent: false };
+        let reply = Reply::Error { what: "all places are taken".into(), hint: None };
+        frame::write(&mut server, &reply, REPLY_BYTES_MAX).unwrap();
+        drop(server);
+        assert_eq!(client.ask(&Request::Sync {}).unwrap_err().what(), "all places are taken");
+        assert!(!client.is_lost());
+        assert!(client.ask(&Request::Sync {}).is_err() && client.is_lost(), "there is no word more");
+    }
 }

@@ -14,6 +14,7 @@ mod frame;
 mod model;
 mod pace;
 mod pieces;
+mod places;
 mod server;
 
 pub use activity::{

@@ -16,13 +16,16 @@ use rustix::net::sockopt;
 
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
+use super::places::{CONNECTIONS_MAX, LONG_MAX, Place, Places, Turn};
 use crate::failure::{Context, Failure, Result};
 use crate::{files, timeouts};
 
-/// Largest number of connections at a time; more are closed at once.
-const CONNECTIONS_MAX: usize = 64;
 /// Longest time for which a client may be silent, or slow to take its reply.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
+/// Longest time that the first request may take to come: a client connects when it has something to ask.
+const FIRST_REQUEST_MAX: Duration = Duration::from_secs(90);
+/// Longest time for which a client that gets no place may be slow to take its reply.
+const REFUSAL_MAX: Duration = Duration::from_millis(100);
 
 /// Answers requests; called from many threads.
 pub(crate) trait Handler: Send + Sync + 'static {
@@ -134,7 +137,7 @@ impl Drop for Listener {
     }
 }
 
-/// Counts one connection, or one request, for as long as it lives.
+/// Counts one request for as long as it lives.
 struct Slot(Arc<AtomicUsize>);
 
 impl Drop for Slot {
@@ -144,7 +147,7 @@ impl Drop for Slot {
 }
 
 fn accept(listener: &UnixListener, handler: &Arc<dyn Handler>, unanswered: &Arc<AtomicUsize>) {
-    let open = Arc::new(AtomicUsize::new(0));
+    let places = Places::default();
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -156,19 +159,44 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn Handler>, unanswered: &Arc<
                 continue;
             }
         };
-        let slot = Slot(Arc::clone(&open));
-        if open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX || !may_ask(&stream) {
+        if !may_ask(&stream) {
             continue;
         }
+        let Some(place) = places.take(&stream) else {
+            refuse(&stream);
+            continue;
+        };
         let handler = Arc::clone(handler);
         let unanswered = Arc::clone(unanswered);
         let spawned = thread::Builder::new().name("control-client".into()).spawn(move || {
-            let _slot = slot;
-            converse(stream, handler.as_ref(), &unanswered);
+            converse(stream, &place, handler.as_ref(), &unanswered);
         });
         if let Err(error) = spawned {
             tracing::warn!(%error, "cannot start a thread for a control connection");
         }
+    }
+}
+
+/// Tells a client that there is no place for it, as its reply to whatever it asks.
+fn refuse(mut stream: &UnixStream) {
+    tracing::warn!(connections = CONNECTIONS_MAX, "a control connection was refused: all places are taken");
+    let reply = Reply::Error {
+        what: "the pool's server has no place for this connection: it is answering as many as it can".into(),
+        hint: Some("try again when some of them have their answers".into()),
+    };
+    // A client that does not take its reply has gone, or gets none.
+    let _ = stream
+        .set_write_timeout(Some(REFUSAL_MAX))
+        .and_then(|()| frame::write(&mut stream, &reply, REPLY_BYTES_MAX));
+}
+
+/// Returns the reply to a request that takes long while too many of these are under way.
+fn too_many_long() -> Reply {
+    Reply::Error {
+        what: format!(
+            "the pool's server follows events or carries streams for {LONG_MAX} others, which is as many as it can"
+        ),
+        hint: Some("end one of them, or wait until one has ended".into()),
     }
 }
 
@@ -202,8 +230,8 @@ fn converse_at_length(stream: &mut UnixStream, handler: &dyn Handler, request: R
     }
 }
 
-fn converse(mut stream: UnixStream, handler: &dyn Handler, unanswered: &Arc<AtomicUsize>) {
-    if stream.set_read_timeout(Some(SILENCE_MAX)).is_err()
+fn converse(mut stream: UnixStream, place: &Place, handler: &dyn Handler, unanswered: &Arc<AtomicUsize>) {
+    if stream.set_read_timeout(Some(FIRST_REQUEST_MAX)).is_err()
         || stream.set_write_timeout(Some(SILENCE_MAX)).is_err()
     {
         return;
@@ -211,6 +239,14 @@ fn converse(mut stream: UnixStream, handler: &dyn Handler, unanswered: &Arc<Atom
     loop {
         match frame::read::<Request>(&mut stream, REQUEST_BYTES_MAX) {
             Ok(Some(request)) => {
+                match place.asked(request.follows() || request.is_stream()) {
+                    Turn::Now => {}
+                    Turn::TooManyLong => {
+                        let _ = frame::write(&mut stream, &too_many_long(), REPLY_BYTES_MAX);
+                        return;
+                    }
+                    Turn::Ended => return,
+                }
                 let _counted = (!request.follows()).then(|| {
                     unanswered.fetch_add(1, Ordering::AcqRel);
                     Slot(Arc::clone(unanswered))
@@ -230,6 +266,10 @@ fn converse(mut stream: UnixStream, handler: &dyn Handler, unanswered: &Arc<Atom
                         }
                     }
                     Err(_) => return,
+                }
+                place.answered();
+                if stream.set_read_timeout(Some(SILENCE_MAX)).is_err() {
+                    return;
                 }
             }
             Ok(None) => return,

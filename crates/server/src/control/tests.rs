@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
+use super::places::{CONNECTIONS_MAX, LONG_MAX, Place, Places, Turn};
 use super::server::{Handler, Listener};
 
 /// A handler that counts the requests that reach it.
@@ -190,6 +191,37 @@ fn many_silent_clients_do_not_keep_others_out_for_good() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     panic!("the server takes no more clients");
+}
+
+#[test]
+fn clients_that_say_nothing_give_their_places_to_others() {
+    let served = served();
+    let silent: Vec<UnixStream> = (0..200).map(|_| served.connect()).collect();
+    for _ in 0..100 {
+        assert!(matches!(served.ask(), Reply::Done {}));
+    }
+    drop(silent);
+}
+
+#[test]
+fn places_are_taken_from_silent_connections_alone_and_some_are_kept_for_short_requests() {
+    let places = Places::default();
+    let (connection, mut other) = UnixStream::pair().unwrap();
+    let mut taken: Vec<Place> =
+        (1..CONNECTIONS_MAX).map(|_| places.take(&UnixStream::pair().unwrap().0).unwrap()).collect();
+    taken.push(places.take(&connection).unwrap());
+    let turns: Vec<Turn> = taken.iter().map(|place| place.asked(true)).collect();
+    let long = turns.iter().filter(|turn| **turn == Turn::Now).count();
+    assert_eq!((long, turns[LONG_MAX]), (LONG_MAX, Turn::TooManyLong));
+    assert!(taken[LONG_MAX..].iter().all(|place| place.asked(false) == Turn::Now));
+    assert!(places.take(&connection).is_none(), "all are being answered");
+    taken[CONNECTIONS_MAX - 1].answered();
+    let newest = places.take(&UnixStream::pair().unwrap().0).unwrap();
+    assert_eq!(other.read(&mut [0]).unwrap(), 0, "the silent connection is ended");
+    assert_eq!(taken[CONNECTIONS_MAX - 1].asked(false), Turn::Ended);
+    assert_eq!(newest.asked(false), Turn::Now);
+    drop(taken);
+    assert!(places.take(&connection).is_some());
 }
 
 #[test]

@@ -305,7 +305,8 @@ impl Exports {
                     .hint(format!("unmount it first: pagefold unmount {name}")));
             }
             if state.coming.contains(&id) {
-                return Err(Failure::new(format!("{} is just being mounted or received", name(id))));
+                return Err(Failure::new(format!("{} is just being mounted or received", name(id)))
+                    .hint("wait until that has ended, or end it"));
             }
         }
         let number = state.streams.begin(connection)?;

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rayon::prelude::*;
+
 use super::wire::{self, EndFrame, StreamEntry, StreamPage};
 use super::{PROGRESS, Token};
 use crate::dataset::redo::{Bases, CatalogueOp, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
@@ -9,7 +11,7 @@ use crate::dataset::shared::{Beyond, Shortage};
 use crate::dataset::{Claim, Commit, Dataset, LiveDataset, RoomRequest, count};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::pool::Pool;
-use crate::record::{ModelId, with_model};
+use crate::record::{ModelId, Models, decode, with_model};
 use crate::wal::{Rec, RecordKind};
 use crate::{Error, Key, Ptr, Result};
 
@@ -50,6 +52,8 @@ impl StreamChange {
 #[derive(Default)]
 pub(super) struct FrameChanges {
     records: Vec<Rec>,
+    /// Recordsizes of the pages of `records`.
+    record_sizes: Vec<u32>,
     changes: Vec<StreamChange>,
     /// Recordsizes of the objects of `changes`.
     sizes: BTreeMap<u64, u32>,
@@ -81,6 +85,19 @@ impl FrameChanges {
         })?;
         group.last = last;
         Ok(group)
+    }
+
+    /// Decodes each record, so that no page is received that nobody can read (N5).
+    pub(super) fn check_records(&self, models: &(dyn Models + Sync)) -> Result<()> {
+        let check = |(record, size): (&Rec, &u32)| match decode(
+            &record.bytes,
+            models,
+            &mut vec![0; *size as usize],
+        ) {
+            Err(Error::Corrupt { detail, .. }) => Err(bad(&format!("a record cannot be decoded: {detail}"))),
+            checked => checked,
+        };
+        self.records.par_iter().zip(&self.record_sizes).with_min_len(8).try_for_each(check)
     }
 
     fn push(
@@ -120,7 +137,7 @@ impl FrameChanges {
                     self.claim_bytes += ENTRY_CLAIM_BYTES;
                     let from = match page {
                         StreamPage::Record(record, needs) => {
-                            RecordSource::New(self.record(record, needs.model, models)?)
+                            RecordSource::New(self.record(record, record_size, needs.model, models)?)
                         }
                         StreamPage::Same(of, page) => {
                             self.same((of, page), (object, first, &found), record_size, data)?
@@ -137,6 +154,7 @@ impl FrameChanges {
     fn record(
         &mut self,
         record: &[u8],
+        record_size: u32,
         model: Option<u32>,
         models: &BTreeMap<u32, ModelId>,
     ) -> Result<usize> {
@@ -153,6 +171,7 @@ impl FrameChanges {
         }
         self.claim_bytes += bytes.len() as u64;
         self.records.push(Rec { kind: RecordKind::Page, model, bytes });
+        self.record_sizes.push(record_size);
         Ok(self.records.len() - 1)
     }
 

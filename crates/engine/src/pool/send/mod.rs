@@ -12,6 +12,8 @@
 //! - N3: models that records of the stream use stay, once they are adopted or found, as long as the pool is open
 //!   ([`crate::dataset::ModelTable::keep`]), since no segment lists them before the first of these records is stored.
 //! - N4: versions that a stream reads or writes are pinned: nobody can destroy them meanwhile.
+//! - N5: a record of a stream is decoded once before it is committed: checksums show only that a stream arrived as its
+//!   sender made it, and not that its pages can be read.
 
 mod batch;
 #[cfg(feature = "fuzzing")]
@@ -143,6 +145,16 @@ impl Catalogue {
         Err(Error::NotFound("the snapshots of the stream are not in this pool, or not any more".into()))
     }
 
+    /// Returns an error while a stream is being received into dataset `path`.
+    fn check_not_received(&self, path: &str) -> Result<()> {
+        match self.dataset(&hidden(path)) {
+            Ok(id) if self.pins.contains_key(&id) => Err(Error::Busy(format!(
+                "a stream is being received into '{path}' just now; wait until that 'pagefold receive' has ended, or end it"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     fn partial(&self, id: u64) -> Option<Partial> {
         let version = self.versions.get(&id)?;
         let token = version.properties.get(PROGRESS)?.parse().ok()?;
@@ -174,7 +186,7 @@ impl Pool {
             let id = catalogue.dataset(&hidden(path));
             let id =
                 id.map_err(|_| Error::NotFound(format!("nothing was received in part into '{path}'")))?;
-            catalogue.check_unpinned(id)?;
+            catalogue.check_not_received(path)?;
             catalogue.check_stored(id)?;
             Ok(vec![crate::dataset::redo::CatalogueOp::Destroy { id }])
         })

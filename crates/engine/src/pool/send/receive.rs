@@ -54,10 +54,10 @@ impl Pool {
     /// called with the figures after each frame.
     ///
     /// The stream is not trusted. Takes memory for some frames of a few MiB, whatever the stream says. A dataset that
-    /// is replaced must not be in use. Reads nothing behind the end of the stream.
+    /// is replaced must not be in use. `input` has to end where the stream does; if it does not, nothing becomes visible.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a stream that is damaged or ends too early; [`Error::Exists`] if the stream has a whole
+    /// [`Error::Corrupt`] for a stream that is damaged, ends too early or has something behind its end; [`Error::Exists`] if the stream has a whole
     /// snapshot and the dataset exists, or if the snapshot exists; [`Error::Invalid`] if the newest snapshot of the
     /// dataset is not the one that the stream comes after, or if the dataset was changed since; [`Error::Busy`] if part
     /// of another stream was received before; [`Error::NoSpace`]; errors of `input` and of writing.
@@ -104,6 +104,7 @@ impl Pool {
             return Err(Error::Invalid(format!("'{path}@{}' is too long", head.name)));
         }
         let hidden = hidden(path);
+        self.catalogue.read().check_not_received(path)?;
         let token = Token { to: head.to, from: head.from, after: head.after };
         match self.partial(path) {
             Some(partial) if partial.token == token => {}
@@ -121,8 +122,8 @@ impl Pool {
             None => self.make_hidden(path, &hidden, &token, &head, options)?,
         }
         let mut catalogue = self.catalogue.write();
+        catalogue.check_not_received(path)?;
         let id = catalogue.dataset(&hidden)?;
-        catalogue.check_unpinned(id)?;
         let plan = ReceiveTarget::find(self, &catalogue, path, &head, options)?;
         if catalogue.get(id)?.prev != plan.onto() {
             return Err(Error::Invalid(format!(
@@ -251,6 +252,7 @@ impl Receiving<'_> {
                 FrameKind::Model => self.model(payload)?,
                 FrameKind::Entries => {
                     let group = FrameChanges::read(payload, self.last, self.end, &self.data, &self.models)?;
+                    group.check_records(&*self.pool.shared)?;
                     let (last, end) = (group.last, group.end);
                     let token = Token { to: self.head.to, from: self.head.from, after: last };
                     self.pool.commit_group(&self.data, &group, &token)?;
@@ -263,6 +265,7 @@ impl Receiving<'_> {
                             "it says at its end that it had something else",
                         ));
                     }
+                    frames.expect_end()?;
                     watch(&self.so_far(frames));
                     return Ok(());
                 }

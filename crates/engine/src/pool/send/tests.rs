@@ -113,3 +113,55 @@ fn a_page_of_another_recordsize_that_was_is_shared_by_nobody() {
         receive(&entries).unwrap();
     }
 }
+
+#[test]
+fn a_record_that_cannot_be_decoded_is_refused_though_all_checksums_hold() {
+    let intact = record(PAGE as usize);
+    let page = |record| pages(7, PAGE, 0, vec![StreamPage::Record(record, Needs::default())]);
+    receive(&[page(&intact)]).unwrap();
+    // The head of the record stays as it is, so only decoding finds the damage.
+    let mut forged = intact.clone();
+    let half = forged.len() / 2;
+    forged[half..].fill(0xFF);
+    for forged in [&forged, &intact[..half].to_vec()] {
+        let refused = receive(&[page(forged)]);
+        assert!(
+            matches!(&refused, Err(Error::Corrupt { detail, .. }) if detail.contains("decoded")),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
+fn what_follows_a_stream_is_refused_and_nothing_becomes_visible() {
+    let (target, from) = target();
+    let stream = stream(from, &[StreamEntry::Put(crate::Key::new(9, 1, 0), b"x")]);
+    for behind in [&b"x"[..], &stream] {
+        let bytes = [&stream, behind].concat();
+        let refused = target.receive("copy", &OPTIONS, &mut bytes.as_slice(), &mut |_| {});
+        assert!(
+            matches!(&refused, Err(Error::Corrupt { detail, .. }) if detail.contains("follows its end")),
+            "{refused:?}"
+        );
+        assert!(target.version("copy@two").is_err() && target.partial("copy").is_none());
+    }
+    target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut |_| {}).unwrap();
+    assert!(target.version("copy@two").is_ok());
+}
+
+#[test]
+fn a_second_stream_is_told_that_one_is_being_received() {
+    let (target, from) = target();
+    let stream = stream(from, &[StreamEntry::Put(crate::Key::new(9, 1, 0), b"x")]);
+    let mut refused = 0;
+    let mut meanwhile = |_: &super::Transfer| {
+        let second = target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut |_| {}).map(drop);
+        for error in [second, target.abort_receive("copy")] {
+            let text = error.unwrap_err().to_string();
+            assert!(text.contains("being received into 'copy' just now"), "{text}");
+            refused += 1;
+        }
+    };
+    target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut meanwhile).unwrap();
+    assert!(refused > 0);
+}

@@ -186,6 +186,26 @@ impl<'a> FrameReader<'a> {
         Ok((kind, self.read(FRAME_HEAD_BYTES, end)))
     }
 
+    /// Demands that nothing follows the frame that was read last, which is [`FrameKind::End`].
+    pub(super) fn expect_end(&mut self) -> Result<()> {
+        let found = loop {
+            match self.input.read(&mut [0]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                found => break found.map_err(|source| failed("read", self.bytes, 1, source))?,
+            }
+        };
+        match found {
+            0 => Ok(()),
+            _ => {
+                let detail = format!(
+                    "something follows its end at byte {}: each stream has to be received by itself, and nothing else with it",
+                    self.bytes
+                );
+                Err(Error::corrupt("stream", detail))
+            }
+        }
+    }
+
     /// Takes the frame that was read last, whose payload has `payload_bytes`, with its memory.
     pub(super) fn take(&mut self, payload_bytes: usize) -> EntriesFrame {
         EntriesFrame { buffer: std::mem::take(&mut self.buffer), payload_bytes }
