@@ -428,10 +428,11 @@ fn properties_of_no_pool_are_an_error() {
 /// A wrong size read as damage, and was counted as such.
 #[test]
 fn mistakes_of_callers_are_no_damage() {
-    let (_, pool) = fresh(256 * MIB);
+    let (device, pool) = fresh(256 * MIB);
     write(&pool, 5, 0, &page(1));
-    pool.sync().unwrap();
-    pool.checkpoint(false).unwrap();
+    pool.export().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
     let dataset = pool.dataset();
     let error = dataset.read(5, 4096, 0, &mut [0; 4096]).unwrap_err();
     assert!(
