@@ -207,6 +207,49 @@ fn a_stale_device_of_two_is_told_and_left_alone() {
     assert!(sandbox.ok(&["check", "pair"]).contains(": 0 errors"));
 }
 
+/// A log device that no pool uses made `import NAME` say that there were two pools.
+#[test]
+fn a_log_device_without_its_pool_is_no_copy_of_it() {
+    let (sandbox, elsewhere) = (Sandbox::new(), Sandbox::new());
+    sandbox.ok(&["create", "tank", "data.pf", "log", "log.pf", "--size", POOL_SIZE]);
+    for (from, to) in [("data.pf", "data.pf"), ("log.pf", "old.pf")] {
+        copy(&sandbox, from, "copy");
+        fs::rename(sandbox.path("copy"), elsewhere.path(to)).unwrap();
+    }
+    // Both went on, each by itself; then the log device of the copy comes here.
+    sandbox.ok(&["snapshot", "tank@here"]);
+    sandbox.ok(&["export", "tank"]);
+    elsewhere.ok(&["import", "-d", ".", "tank"]);
+    elsewhere.ok(&["snapshot", "tank@there"]);
+    fs::rename(elsewhere.path("old.pf"), sandbox.path("old.pf")).unwrap();
+    assert_eq!(told(&sandbox, &["-d", "."]), pairs(&[("data.pf", "EXPORTED"), ("old.pf", "APART")]));
+    sandbox.ok(&["import", "-d", ".", "tank"]);
+    assert_eq!(snapshots(&sandbox, "tank"), ["here"]);
+
+    // A pool of the same name follows one that was destroyed without its log device.
+    rename(&sandbox, "log.pf", "away/log.pf");
+    sandbox.ok(&["export", "-f", "tank"]);
+    sandbox.ok(&["import", "-d", "data.pf", "tank"]);
+    sandbox.ok(&["destroy", "-f", "tank"]);
+    fs::remove_file(sandbox.path("old.pf")).unwrap();
+    sandbox.ok(&["create", "tank", "data.pf", "--size", POOL_SIZE]);
+    sandbox.ok(&["export", "tank"]);
+    rename(&sandbox, "away/log.pf", "log.pf");
+    let found = pools(&sandbox, &["-d", "."]);
+    let log = found.iter().find(|pool| file(&pool["devices"][0]) == "log.pf").unwrap();
+    assert!(log["problem"].as_str().unwrap().contains("only its log device was found"), "{log}");
+    sandbox.ok(&["import", "-d", ".", "tank"]);
+    assert!(snapshots(&sandbox, "tank").is_empty());
+    sandbox.ok(&["export", "tank"]);
+    let output = sandbox.run(&["import", "-d", ".", "-a"]);
+    assert!(
+        output.status.success() && output.stderr.contains("log.pf: only its log device"),
+        "{}",
+        output.stderr
+    );
+    assert!(snapshots(&sandbox, "tank").is_empty());
+}
+
 #[test]
 fn of_copies_that_are_alike_the_one_that_is_asked_for_is_taken() {
     let sandbox = Sandbox::new();

@@ -28,6 +28,26 @@ impl DamagedAt {
     }
 }
 
+/// Words of the error of a write for which the file system, or the thin volume, that holds the device has no room.
+pub const HOST_FULL: &str = "; the file system or thin volume that holds it is full";
+
+/// Returns what is to be said of an error of the operating system, if it is that the host has no room.
+fn of_full_host(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => HOST_FULL,
+        _ => "",
+    }
+}
+
+/// Returns what to do about the failed write that `cause` tells of.
+pub(crate) fn remedy(cause: &str) -> &'static str {
+    if cause.contains(HOST_FULL) {
+        "make room there, export the pool and import it again"
+    } else {
+        "export it, mend the device and import it again"
+    }
+}
+
 /// The reason why a call of the engine failed.
 ///
 /// Messages name the object (device, segment, offset) and keep the errno of the operating system.
@@ -35,7 +55,7 @@ impl DamagedAt {
 #[non_exhaustive]
 pub enum Error {
     /// The operating system failed a call on a device.
-    #[error("{op} failed on {device} at byte {offset} ({len_bytes} bytes): {source}")]
+    #[error("{op} failed on {device} at byte {offset} ({len_bytes} bytes): {source}{full}", full = of_full_host(source))]
     Io {
         /// Operation that was attempted: `read`, `write`, `flush`, `open`, `lock`.
         op: &'static str,
@@ -100,9 +120,7 @@ pub enum Error {
     #[error("{0}")]
     Exists(String),
     /// A write or flush failed earlier. Nothing more is acknowledged until the pool has been reopened (W6).
-    #[error(
-        "the pool stopped accepting changes after a failed write: {0}; export it, mend the device and import it again"
-    )]
+    #[error("the pool stopped accepting changes: {0}; {then}", then = remedy(.0))]
     Failed(String),
     /// The pool was not closed, and has to be opened for writing before it can be read.
     #[error("{0}")]
@@ -152,5 +170,26 @@ impl Error {
             at.counted = true;
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_host_is_told_from_a_broken_device() {
+        let failed = |errno: i32| {
+            let (device, source) = (PathBuf::from("/pools/a.pf"), io::Error::from_raw_os_error(errno));
+            let cause = Error::Io { op: "write", device, offset: 0, len_bytes: 4096, source }.to_string();
+            (cause.clone(), Error::Failed(cause).to_string())
+        };
+        for errno in [libc::ENOSPC, libc::EDQUOT] {
+            let (cause, failed) = failed(errno);
+            assert!(cause.contains("/pools/a.pf") && cause.ends_with(HOST_FULL), "{cause}");
+            assert!(failed.contains("make room there") && !failed.contains("mend the device"), "{failed}");
+        }
+        let (cause, failed) = failed(libc::EIO);
+        assert!(!cause.contains(HOST_FULL) && failed.contains("mend the device"), "{failed}");
     }
 }

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pagefold_engine::Key;
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, OneDevice, SimDevice};
+use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use pagefold_engine::{Error, Key};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u32 = 8192;
@@ -422,4 +423,26 @@ fn properties_of_no_pool_are_an_error() {
     let device = device(256 * MIB);
     assert!(Pool::stored_properties(devices(&device)).is_err());
     assert!(Pool::stored_properties(Vec::new()).is_err());
+}
+
+/// A wrong size read as damage, and was counted as such.
+#[test]
+fn mistakes_of_callers_are_no_damage() {
+    let (device, pool) = fresh(256 * MIB);
+    write(&pool, 5, 0, &page(1));
+    pool.export().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    let dataset = pool.dataset();
+    let error = dataset.read(5, 4096, 0, &mut [0; 4096]).unwrap_err();
+    assert!(
+        matches!(error, Error::Invalid(_)) && error.to_string().contains("pages of 8192 bytes"),
+        "{error}"
+    );
+    assert!(pool.faults().struck.is_empty(), "it was counted as damage");
+    let data = vec![1; ATOMIC_WRITE_MAX + 1];
+    let error =
+        dataset.apply(&[Change::Write { object: 5, record_size: PAGE, offset: 0, data: &data }]).unwrap_err();
+    assert!(error.to_string().contains("longer than 1048576 bytes"), "{error}");
+    assert_eq!(read(&pool, 5, 0), page(1));
 }

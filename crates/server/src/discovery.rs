@@ -137,6 +137,12 @@ impl FoundPool {
                     format!("if they are there, say where: pagefold import -d DIR {name}"),
                 )
             }
+            FoundState::Incomplete if self.is_log_device => (
+                "only its log device was found, on which no data lies".into(),
+                format!(
+                    "connect the others, or tell where they are: pagefold import -d DIR {guid}; if that pool is no more, the device can be used anew: pagefold create -f NAME DEVICE"
+                ),
+            ),
             FoundState::Incomplete => {
                 let few = format!("only {} of its {} devices were found", self.devices.len(), self.expected);
                 match formerly {

@@ -173,7 +173,7 @@ fn log(struck: &StruckFigures) {
             place,
             read_errors,
             checksum_errors,
-            "a file is damaged: what is there cannot be read"
+            "a file is damaged: what is there cannot be read; copy the file from a backup, then `pagefold clear`"
         ),
         None if struck.corrected.max(struck.repaired) >= read_errors.saturating_add(checksum_errors) => {
             tracing::warn!(
@@ -182,11 +182,18 @@ fn log(struck: &StruckFigures) {
                 place,
                 read_errors,
                 checksum_errors,
-                "something is damaged that is kept twice; the other copy was used"
+                "metadata is damaged that is kept twice, and the other copy was used; `pagefold scrub` repairs it"
             );
         }
         None => {
-            tracing::error!(what = name, device, place, read_errors, checksum_errors, "something is damaged");
+            tracing::error!(
+                what = name,
+                device,
+                place,
+                read_errors,
+                checksum_errors,
+                "what cannot be read any more is damaged; `pagefold scrub` tells how far that goes"
+            );
         }
     }
 }

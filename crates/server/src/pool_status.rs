@@ -22,6 +22,9 @@ use crate::registry::Known;
 use crate::units::{self, FULL_PERCENT, hundredths};
 use crate::{names, pool_errors, pools};
 
+/// Words about a device that is a file which was deleted.
+pub(crate) const DELETED: &str =
+    "was deleted while the pool uses it: all that is on it is lost when the pool is unmounted";
 /// Bytes that a device has to give before it counts as known how fast it is, and the mean length of the reads.
 const READ_BYTES_MIN: u64 = 4 << 20;
 const READ_PIECE_MIN: u64 = 64 << 10;
@@ -41,11 +44,16 @@ pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
 /// Returns the figures of an open pool, its state included.
 pub fn figures(pool: &Pool) -> PoolFigures {
     let status = &pool.status();
+    let deleted = pool.deleted_devices();
     PoolFigures {
         name: status.name.clone(),
         guid: status.guid.to_string(),
         state: state_of(status).into(),
-        problem: status.failure.clone().or_else(|| rescue_text(pool)),
+        problem: status
+            .failure
+            .clone()
+            .or_else(|| rescue_text(pool))
+            .or_else(|| deleted.first().map(|(_, path)| format!("{} {DELETED}", shown(path)))),
         pid: None,
         takeover: None,
         confinement: None,
@@ -69,6 +77,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                     size_bytes: device.size_bytes,
                     io_errors: faults.reads.saturating_add(faults.writes),
                     errors: pool_errors::of_device(faults),
+                    deleted: deleted.iter().any(|(number, _)| *number == device.number),
                     discards: Some(device.discards),
                     slow_ns: device.slow_ns,
                 }

@@ -72,8 +72,12 @@ fn nothing(args: &Import) -> Failure {
 
 /// Returns the pool that is meant: of its copies, the one that is current, or an older one if that is accepted.
 fn one<'a>(args: &Import, found: &'a [FoundPool], wanted: &str) -> Result<&'a FoundPool> {
-    let matching: Vec<&FoundPool> =
+    let mut matching: Vec<&FoundPool> =
         found.iter().filter(|pool| pool.name == wanted || pool.guid == wanted).collect();
+    // A log device without its pool is meant only if nothing else is.
+    if matching.iter().any(|pool| !pool.is_log_device) {
+        matching.retain(|pool| !pool.is_log_device);
+    }
     let current: Vec<&FoundPool> = matching.iter().copied().filter(|pool| pool.is_current()).collect();
     match (matching.as_slice(), current.as_slice()) {
         ([], _) => Err(not_found(args, found, wanted)),

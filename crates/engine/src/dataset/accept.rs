@@ -367,7 +367,12 @@ fn check_write(record_size: u32, offset: u64, len_bytes: usize) -> Result<()> {
             "recordsize {record_size} is not a power of two from {RECORDSIZE_MIN} to {RECORDSIZE_MAX}"
         )));
     }
-    if len_bytes > ATOMIC_WRITE_MAX || offset.checked_add(len_bytes as u64).is_none() {
+    if len_bytes > ATOMIC_WRITE_MAX {
+        return Err(Error::Invalid(format!(
+            "a write of {len_bytes} bytes at byte {offset} is longer than {ATOMIC_WRITE_MAX} bytes, the most that one change can write: split it"
+        )));
+    }
+    if offset.checked_add(len_bytes as u64).is_none() {
         return Err(Error::Invalid(format!("a write of {len_bytes} bytes at byte {offset} is out of range")));
     }
     Ok(())

@@ -83,6 +83,8 @@ pub use thin::{Expansion, LogicalCapacity, Thin};
 pub use waits::Reason;
 pub(crate) use waits::Waited;
 
+#[cfg(doc)]
+use crate::Error;
 use crate::Result;
 use crate::types::Key;
 
@@ -102,7 +104,7 @@ pub enum Change<'a> {
         record_size: u32,
         /// Byte offset within the object.
         offset: u64,
-        /// The bytes.
+        /// The bytes: [`crate::limits::ATOMIC_WRITE_MAX`] at most.
         data: &'a [u8],
     },
     /// Removes the pages `from <= page < to` of `object`; they read as zeros afterwards. An empty range removes none, and
@@ -205,6 +207,10 @@ pub trait Dataset: Send + Sync {
     }
 
     /// Fills `buf` with the bytes of `object` from `offset` on. Holes and bytes that were never written read as zeros.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if what is read does not decode, since the object's pages have another size than `record_size`;
+    /// [`Error::Corrupt`] for damage; [`Error::Io`] of devices.
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()>;
 
     /// As [`Dataset::read`], but never waits for a device: the [`Attempt`] says whether the read was done.

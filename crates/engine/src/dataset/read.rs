@@ -109,8 +109,20 @@ impl LiveDataset {
                 done => return done,
             }
         }
+        self.check_known_size(object, record_size)?;
         let error = last.unwrap_or_else(|| Error::corrupt("page", "it cannot be read"));
         Err(self.count_unreadable((object, record_size), (offset, buf.len()), error))
+    }
+
+    /// Returns an error if the pages of an object are known to have another size: a caller's mistake, which looks like
+    /// damage.
+    fn check_known_size(&self, object: u64, record_size: u32) -> Result<()> {
+        match self.record_size(object) {
+            Ok(known) if known != 0 && known != record_size => Err(Error::Invalid(format!(
+                "object {object} has pages of {known} bytes, and was read as if they had {record_size}: use the recordsize that it was written with"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Counts a read that has failed for good as an error of its object.

@@ -18,7 +18,7 @@ use super::throttle::Throttle;
 use super::waits::Waits;
 use super::{Caller, Space, Synced};
 use crate::device::Devices;
-use crate::error::DamagedAt;
+use crate::error::{DamagedAt, remedy};
 use crate::faults::{FaultKind, Subject};
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
@@ -347,8 +347,14 @@ impl Shared {
 
     /// Latches a failed write (contract W6): nothing is accepted any more.
     pub(crate) fn fail(&self, error: &Error) {
-        if self.failed.set(error.to_string()).is_ok() {
-            tracing::error!(%error, "the pool stops accepting changes");
+        let why = match error {
+            // It says so already.
+            Error::Failed(why) => why.clone(),
+            other => other.to_string(),
+        };
+        if self.failed.set(why.clone()).is_ok() {
+            let remedy = remedy(&why);
+            tracing::error!("the pool takes no more changes; what was acknowledged is safe: {why}; {remedy}");
         }
     }
 

@@ -130,7 +130,7 @@ impl WritesBehind {
             let written = write(group, offset, &buf);
             state = self.state.lock();
             if let Err(error) = written {
-                tracing::error!(%error, group, offset, "a write that nobody waited for failed");
+                tracing::error!("what was to be written in the background is not on its devices: {error}");
                 state.failed.get_or_insert_with(|| error.to_string());
             }
             state.waiting_bytes -= len;

@@ -190,6 +190,12 @@ impl Device for FileDevice {
         Ok(())
     }
 
+    fn is_deleted(&self) -> bool {
+        // Of a block device the node may go while the device stays.
+        !matches!(self.kind, DeviceKind::Block)
+            && rustix::fs::fstat(self.file.as_fd()).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
     fn file(&self) -> Option<BorrowedFd<'_>> {
         Some(self.file.as_fd())
     }

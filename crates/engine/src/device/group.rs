@@ -317,7 +317,7 @@ impl Group {
         if state == MemberState::Offline {
             tracing::info!(group, %device, %reason, "a device is left out, as was asked for");
         } else {
-            tracing::error!(group, %device, %reason, "a device is left out; the pool goes on without it");
+            tracing::error!(group, %device, %reason, "a device is left out, and the pool goes on without it; put another one in its place with `pagefold replace`, or use it again, once it is mended, with `pagefold online`");
         }
         true
     }

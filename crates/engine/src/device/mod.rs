@@ -121,6 +121,10 @@ pub trait Device: Send + Sync {
     fn measure(&self) -> Result<()> {
         Ok(())
     }
+    /// Returns true if it is a file without a name: it was deleted, and is lost once nobody has it open any more.
+    fn is_deleted(&self) -> bool {
+        false
+    }
     /// Returns a descriptor, if there is one. Callers with an io_uring of their own may read whole blocks from it into
     /// aligned buffers.
     fn file(&self) -> Option<BorrowedFd<'_>> {

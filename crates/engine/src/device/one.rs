@@ -42,6 +42,11 @@ impl<'a> OneDevice<'a> {
         self.0.device().size_bytes()
     }
 
+    /// See [`Device::is_deleted`].
+    pub(crate) fn is_deleted(self) -> bool {
+        self.0.device().is_deleted()
+    }
+
     /// See [`Device::measure`].
     pub(crate) fn measure(self) -> Result<()> {
         self.0.device().measure()

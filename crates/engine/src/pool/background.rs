@@ -55,16 +55,21 @@ impl Work {
     }
 }
 
-/// Threads that keep a pool going; stopped by [`Pool::export`] or [`Background::stop`].
+/// Threads that keep a pool going. [`Pool::export`] tells them to end; [`Background::stop`], or dropping this, waits for
+/// that, too.
+#[must_use = "the threads end when it is dropped"]
 pub struct Background {
     pool: Arc<Pool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// Starts the pool's background work.
+    /// Starts the pool's background work, which goes on until what is returned is stopped or dropped.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if a thread cannot be started; then none is left.
     pub fn run(self: &Arc<Self>) -> Result<Background> {
-        let mut threads = Vec::new();
+        let mut background = Background { pool: Arc::clone(self), threads: Vec::new() };
         self.shared.throttle.start();
         self.shared.devices.write_behind_by_thread(true);
         for (name, work) in [
@@ -80,11 +85,19 @@ impl Pool {
         ] {
             let pool = Arc::clone(self);
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&pool));
-            threads.push(
+            background.threads.push(
                 thread.map_err(|source| Error::Busy(format!("a thread could not be started: {source}")))?,
             );
         }
-        Ok(Background { pool: Arc::clone(self), threads })
+        Ok(background)
+    }
+
+    /// Writes to the log what was not done because of `error`. Of a pool that takes no more changes that was told once, when
+    /// it began.
+    pub(super) fn tell_of_failure(&self, what: &str, error: &Error) {
+        if self.shared.failure().is_none() {
+            tracing::error!("{what}: {error}");
+        }
     }
 
     pub(super) fn stop_background(&self) {
@@ -130,7 +143,7 @@ impl Pool {
                 Ok(())
             });
             if let Err(error) = done {
-                tracing::error!(%error, "a commit in the background failed");
+                self.tell_of_failure("changes were not made durable; this is tried again", &error);
                 std::thread::sleep(COMMIT_INTERVAL);
             }
         }
@@ -189,7 +202,10 @@ impl Pool {
             match self.maintain_timed(&mut pace) {
                 Ok(()) => {}
                 Err(error) => {
-                    tracing::error!(%error, "maintenance in the background failed");
+                    self.tell_of_failure(
+                        "space was not freed, or a checkpoint not written; this is tried again",
+                        &error,
+                    );
                     if !self.rested(COMMIT_INTERVAL) {
                         return;
                     }
@@ -247,13 +263,17 @@ impl Pool {
             if measured.is_none_or(|last| work.begun.duration_since(last) >= MEASURE_INTERVAL) {
                 measured = Some(work.begun);
                 if let Err(error) = self.growth_step() {
-                    tracing::warn!(%error, "growth of a device was not taken up");
+                    tracing::warn!(
+                        "a device has grown, and the pool does not use that yet; this is tried again: {error}"
+                    );
                 }
                 let failed =
                     self.spare_step(now_s()).err().map(|error| error.to_string()).unwrap_or_default();
                 // It is tried again and again, and told once.
                 if !failed.is_empty() && failed != told {
-                    tracing::error!(error = failed, "a spare could not step in, or not be given back");
+                    tracing::error!(
+                        "a spare was to step in or to be given back, and could not; this is tried again: {failed}"
+                    );
                 }
                 told = failed;
             }
@@ -273,7 +293,10 @@ impl Pool {
                 Ok(Some(_)) if traffic.idle_since.is_some() => Duration::ZERO,
                 Ok(Some(_)) => work.elapsed() * (FILL_SHARE_BUSY - 1),
                 Err(error) => {
-                    tracing::error!(%error, "filling a device, moving what lies on one, or coding a quiet page failed");
+                    self.tell_of_failure(
+                        "a device was not filled, emptied or balanced; this is tried again",
+                        &error,
+                    );
                     COMMIT_INTERVAL
                 }
             };
@@ -296,7 +319,7 @@ impl Pool {
                 if traffic.idle_since.is_some()
                     && let Err(error) = self.free_for_autotrim()
                 {
-                    tracing::error!(%error, "a checkpoint for what is to be discarded failed");
+                    self.tell_of_failure("free space was not discarded; this is tried again", &error);
                 }
             }
             let rate = self.trim_status().rate;
@@ -438,8 +461,14 @@ fn now_s() -> u64 {
 }
 
 impl Background {
-    /// Stops the threads and waits for them.
-    pub fn stop(mut self) {
+    /// Stops the threads and waits for them, as dropping this does.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
         self.pool.stop_background();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -455,6 +484,16 @@ mod tests {
     use super::*;
     use crate::pool::testing::{fresh, write};
     use crate::pool::{ReceiveOptions, Source};
+
+    /// Threads that nobody could stop any more kept the pool, and its devices, open.
+    #[test]
+    fn threads_end_when_their_handle_is_dropped() {
+        let (_, pool) = fresh();
+        drop(pool.run().unwrap());
+        assert_eq!(Arc::strong_count(&pool), 1, "threads still have the pool");
+        write(&pool, 0..64, 1);
+        pool.sync().unwrap();
+    }
 
     #[test]
     fn streams_are_traffic() {

@@ -195,7 +195,10 @@ impl Pool {
         self.turn.lock().flying += waiting;
         self.pass_turn();
         if let Err(error) = self.end_commit(Flight { written, group }) {
-            tracing::error!(%error, "a commit failed");
+            self.tell_of_failure(
+                "a commit could not be made durable, and those who waited for it were told",
+                &error,
+            );
         }
         let mut turn = self.turn.lock();
         turn.flying -= waiting;
@@ -278,6 +281,7 @@ fn likewise(error: &Error) -> Error {
     match error {
         Error::NoSpace(why) => Error::NoSpace(why.clone()),
         Error::ReadOnly(why) => Error::ReadOnly(why.clone()),
+        Error::Failed(why) => Error::Failed(why.clone()),
         other => Error::Failed(other.to_string()),
     }
 }

@@ -72,6 +72,11 @@ impl Member {
         self.base().standing()
     }
 
+    /// Returns true if the device is of the log device of its pool, as far as it tells itself.
+    pub(super) fn is_of_log_device(&self) -> bool {
+        self.head.log_device.is_some_and(|log| log.number == self.label.membership.group)
+    }
+
     /// Returns true if the device has a superblock that names the root with this address: of its newest ones.
     pub(super) fn has_root(&self, root: u64) -> bool {
         self.head.addr.raw() == root || self.base().addr.raw() == root

@@ -359,7 +359,11 @@ impl Pool {
                 Ok(Some(0))
             }
             Err(error) => {
-                tracing::error!(%error, device = number, "a device could not be filled");
+                let path = devices.device_path(number);
+                tracing::error!(
+                    "{} (number {number}) could not be filled, and the pool goes on without it: {error}; use it again with `pagefold online`, or put another one in its place with `pagefold replace`",
+                    path.display()
+                );
                 devices.record(group)?;
                 Ok(Some(0))
             }

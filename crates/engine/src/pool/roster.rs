@@ -333,12 +333,18 @@ impl Roster for Labels {
             .chain(repaired.is_ok().then_some(FaultKind::Repaired))
             .for_each(|kind| self.faults().note_device(kind, device));
         let (group, offset) = place;
+        let device = self.devices.device_path(device).display().to_string();
         match repaired {
             Ok(()) => {
                 tracing::warn!(device, group, offset, %error, "a copy was wrong: it was read from a mirror, and written again");
             }
             Err(failed) => {
-                tracing::warn!(device, group, offset, %error, %failed, "a copy was wrong: it was read from a mirror, and not written again");
+                tracing::warn!(
+                    device,
+                    group,
+                    offset,
+                    "a copy was wrong ({error}): it was read from a mirror, and could not be written again: {failed}"
+                );
             }
         }
     }

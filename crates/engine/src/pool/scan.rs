@@ -159,9 +159,14 @@ fn of_one_pool(seen: &[Seen]) -> Vec<FoundPool> {
     let members: Vec<Member> = seen.iter().map(|one| one.member.clone()).collect();
     let mut versions = versions(&members);
     rejoin(&mut versions, &members);
+    // A log device holds no pool: whatever became of one, it is no copy from which another could be apart.
+    let holds_data = |version: &&MemberSet| {
+        let of = |at: &usize| members.get(*at);
+        version.members.values().flatten().filter_map(of).any(|member| !member.is_of_log_device())
+    };
     let relation = |version: &MemberSet| {
         let to = |other: &MemberSet| version.standing.relation(&other.standing);
-        let others: Vec<Relation> = versions.iter().map(to).collect();
+        let others: Vec<Relation> = versions.iter().filter(holds_data).map(to).collect();
         [Relation::Before, Relation::Apart].into_iter().find(|relation| others.contains(relation))
     };
     versions.iter().filter_map(|version| found(seen, version, relation(version))).collect()
@@ -306,7 +311,6 @@ pub fn stands(path: &Path) -> Result<(Label, Standing)> {
 /// # Errors
 /// Those of [`stands`].
 pub fn is_log_device(path: &Path) -> Result<bool> {
-    let Member { label, head, .. } =
-        Member::read(OneDevice::of(&FileDevice::open(path, OpenMode::Unlocked)?))?;
-    Ok(head.log_device.is_some_and(|log| log.number == label.membership.group))
+    let device = FileDevice::open(path, OpenMode::Unlocked)?;
+    Ok(Member::read(OneDevice::of(&device))?.is_of_log_device())
 }

@@ -400,6 +400,7 @@ impl Pool {
             Ok(()) => {
                 found.repaired += 1;
                 self.shared.segments.faults.note(FaultKind::Repaired, subject, Some(place));
+                let device = self.shared.devices.device_path(device).display().to_string();
                 tracing::warn!(device, offset, "scrub: repaired from the other copy");
             }
             Err(error) => tracing::debug!(device, offset, %error, "scrub: not repaired"),
@@ -424,7 +425,7 @@ impl Pool {
         if before.saturating_add(found.damaged + found.unreadable) <= LOGGED {
             let here = self.shared.devices.device(number);
             let device = here.map(|here| here.one().path().display().to_string()).unwrap_or_default();
-            tracing::error!(device, offset, %error, "scrub: damage");
+            tracing::error!(device, offset, "scrub: damage, which it repairs if that is kept twice: {error}");
         }
     }
 }

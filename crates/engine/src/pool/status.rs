@@ -354,6 +354,14 @@ impl Pool {
         all
     }
 
+    /// Returns the numbers and paths of devices that are files which were deleted: what is on them is lost once the pool is
+    /// closed, unless other devices take their places before.
+    pub fn deleted_devices(&self) -> Vec<(u16, PathBuf)> {
+        let here = self.shared.devices.here();
+        let deleted = here.iter().filter(|device| device.one().is_deleted());
+        deleted.map(|device| (device.number, device.one().path().to_path_buf())).collect()
+    }
+
     /// Returns the state of the pool. Waits for a commit or checkpoint that is under way.
     pub fn status(&self) -> Status {
         let space = self.shared.space();

@@ -38,6 +38,9 @@ pub struct DeviceFigures {
     /// Errors since they were cleared, by kind.
     #[serde(flatten)]
     pub errors: DeviceErrors,
+    /// True if it is a file that was deleted: it is lost when the pool is unmounted.
+    #[serde(default)]
+    pub deleted: bool,
     /// True if the device takes discards; `None`: that is not known.
     #[serde(default)]
     pub discards: Option<bool>,

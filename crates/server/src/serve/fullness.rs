@@ -1,12 +1,13 @@
 //! Warns when a pool or a quota fills up, when it soon will, and when it holds less than was promised; reports errors that
-//! were met. Has the pool remember what it holds.
+//! were met, and files of devices that were deleted. Has the pool remember what it holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pagefold_engine::dataset::{Bound, Space};
 use pagefold_engine::pool::Pool;
 
 use crate::control::ThinFigures;
+use crate::raw::shown;
 use crate::units::{FULL_DAYS, PROBLEM_PERCENT};
 pub use crate::units::{FULL_PERCENT, hundredths as percent};
 use crate::{names, pool_errors, pool_status, units};
@@ -29,6 +30,8 @@ pub(crate) struct PoolWatch {
     countdown: Countdown,
     promise: Promise,
     errors: pool_errors::ErrorWatch,
+    /// Numbers of devices whose files were deleted, as was reported.
+    deleted: BTreeSet<u16>,
 }
 
 /// The last report about a pool or a quota.
@@ -95,6 +98,7 @@ impl PoolWatch {
     /// Logs what was reached since the last call. The time is `now`, in seconds since 1970.
     pub(super) fn look(&mut self, pool: &Pool, now: u64) {
         self.errors.look(pool);
+        self.look_for_deleted(pool);
         pool.note_space(now);
         pool.measure_expansion();
         self.look_ahead(pool, now);
@@ -122,6 +126,21 @@ impl PoolWatch {
 }
 
 impl PoolWatch {
+    /// Logs once that the file of a device was deleted.
+    fn look_for_deleted(&mut self, pool: &Pool) {
+        let deleted = pool.deleted_devices();
+        self.deleted.retain(|told| deleted.iter().any(|(number, _)| number == told));
+        for (number, path) in deleted {
+            if self.deleted.insert(number) {
+                let (device, name) = (shown(&path), pool.name());
+                tracing::error!(
+                    "{device} {}; put another device in its place before that: pagefold replace {name} {device} DEVICE",
+                    pool_status::DELETED
+                );
+            }
+        }
+    }
+
     /// Logs that the pool will soon be full, or holds less than was promised.
     fn look_ahead(&mut self, pool: &Pool, now: u64) {
         if std::mem::replace(&mut self.minute, now / 60) != now / 60 {

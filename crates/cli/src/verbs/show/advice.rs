@@ -1,5 +1,6 @@
 //! Tells whether something is wrong with a pool, and what to do about it.
 
+use pagefold_engine::error::HOST_FULL;
 use pagefold_server::control::{DeviceFigures, ForecastFigures, PoolFigures, QuotaFigures};
 use pagefold_server::raw::shown;
 use pagefold_server::serve::{FULL_PERCENT, percent};
@@ -75,14 +76,35 @@ fn degraded_advice(pool: &PoolFigures) -> String {
     }
 }
 
+/// Returns what to do about a device that is a file which was deleted.
+fn deleted_advice(pool: &PoolFigures, device: &DeviceFigures) -> String {
+    let (name, path) = (&pool.name, shown(&device.path));
+    format!(
+        "leave the pool mounted, and put another device in its place: truncate -s {} NEW; pagefold replace {name} {path} NEW; if there is no room for one, make a backup first: pagefold backup create",
+        device.size_bytes
+    )
+}
+
+/// Returns what to do about a pool that has failed.
+fn failed_advice(pool: &PoolFigures) -> String {
+    let is_full = pool.problem.as_ref().is_some_and(|problem| problem.contains(HOST_FULL));
+    let first = if is_full {
+        "make room on the file system or thin volume that holds the device, unmount it, mount it again"
+    } else {
+        "unmount it, mend the device, mount it again"
+    };
+    format!("{first}: pagefold unmount --force {}", pool.name)
+}
+
 /// Returns what to do about a pool's state.
 pub(super) fn advice(pool: &PoolFigures) -> Option<String> {
+    let deleted = pool.devices.iter().find(|device| device.deleted);
+    if let Some(device) = deleted.filter(|_| matches!(pool.state.as_str(), "ONLINE" | "DEGRADED")) {
+        return Some(deleted_advice(pool, device));
+    }
     match pool.state.as_str() {
         "CRASHED" => Some(format!("none: it recovers when it is mounted (pagefold mount {} DIR)", pool.name)),
-        "FAULTED" => Some(format!(
-            "unmount it, mend the device, mount it again: pagefold unmount --force {}",
-            pool.name
-        )),
+        "FAULTED" => Some(failed_advice(pool)),
         "RESCUE" => Some(format!(
             "copy what can be read; then, unmounted, `pagefold check {}` lists what cannot",
             pool.name
