@@ -18,7 +18,8 @@ const FILE_BYTES: usize = 8192;
 pub(super) struct Memory {
     /// Bytes that all processes may have together.
     pub(super) total_bytes: u64,
-    /// Bytes of these that could be had now: unused ones, and page cache that can be given up.
+    /// Bytes of these that could be had now: unused ones, and half of the page cache. The other half counts as in use, and
+    /// so does all that programs have mapped: without its own code in memory, a program reads from a disc what it runs.
     pub(super) free_bytes: u64,
 }
 
@@ -29,13 +30,19 @@ pub(super) struct SpareMemory {
     groups: Vec<Group>,
 }
 
-/// Files of a control group, and the names of the fields with the bytes of page cache that can be given up.
+/// Files of a control group, the names of the fields with its page cache, and of that with what of it is mapped.
 #[derive(Debug)]
 struct Group {
     limit: File,
     usage: File,
     stat: File,
-    fields: [&'static str; 2],
+    cached: [&'static str; 2],
+    mapped: &'static str,
+}
+
+/// Returns the bytes of page cache that are in use, of `cached` bytes of which `mapped` are mapped.
+fn page_cache_in_use(cached: u64, mapped: u64) -> u64 {
+    (cached + mapped.min(cached)) / 2
 }
 
 impl SpareMemory {
@@ -64,7 +71,9 @@ impl SpareMemory {
             let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
             kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other(format!("{MEMINFO} has no line {name}")))
         };
-        let machine = Memory { total_bytes: kib("MemTotal")?, free_bytes: kib("MemAvailable")? };
+        let cached = kib("Active(file)")? + kib("Inactive(file)")?;
+        let free_bytes = kib("MemAvailable")?.saturating_sub(page_cache_in_use(cached, kib("Mapped")?));
+        let machine = Memory { total_bytes: kib("MemTotal")?, free_bytes };
         let mut all = vec![machine];
         for group in &self.groups {
             all.extend(group.read(machine.total_bytes)?);
@@ -75,15 +84,24 @@ impl SpareMemory {
 
 impl Group {
     fn open(version: Version, path: &Path) -> Option<Self> {
-        let (limit, usage, fields) = match version {
-            Version::One => {
-                let fields = ["total_inactive_file ", "total_active_file "];
-                ("memory.limit_in_bytes", "memory.usage_in_bytes", fields)
-            }
-            Version::Two => ("memory.max", "memory.current", ["inactive_file ", "active_file "]),
-        };
         let open = |name: &str| File::open(path.join(name)).ok();
-        Some(Self { limit: open(limit)?, usage: open(usage)?, stat: open("memory.stat")?, fields })
+        let stat = open("memory.stat")?;
+        Some(match version {
+            Version::One => Self {
+                limit: open("memory.limit_in_bytes")?,
+                usage: open("memory.usage_in_bytes")?,
+                stat,
+                cached: ["total_inactive_file ", "total_active_file "],
+                mapped: "total_mapped_file ",
+            },
+            Version::Two => Self {
+                limit: open("memory.max")?,
+                usage: open("memory.current")?,
+                stat,
+                cached: ["inactive_file ", "active_file "],
+                mapped: "file_mapped ",
+            },
+        })
     }
 
     /// Returns the group's memory, or `None` if it may have as much as the machine has.
@@ -97,12 +115,13 @@ impl Group {
             .parse::<u64>()
             .map_err(|_| io::Error::other("a control group's usage is no number"))?;
         let stat = read(&self.stat)?;
-        let field = |name: &&str| {
+        let field = |name: &str| {
             let line = stat.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0)
         };
-        let cached: u64 = self.fields.iter().map(field).sum();
-        let free_bytes = total_bytes.saturating_sub(usage.saturating_sub(cached));
+        let cached: u64 = self.cached.iter().map(|name| field(name)).sum();
+        let in_use = usage.saturating_sub(cached) + page_cache_in_use(cached, field(self.mapped));
+        let free_bytes = total_bytes.saturating_sub(in_use);
         Ok(Some(Memory { total_bytes, free_bytes }))
     }
 }
@@ -201,12 +220,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         put("memory.current", "700\n");
-        put("memory.stat", "anon 300\ninactive_file 250\nactive_file 100\nfile 400\n");
+        put("memory.stat", "anon 300\ninactive_file 250\nactive_file 100\nfile 400\nfile_mapped 50\n");
         put("memory.max", "max\n");
         let read = || Group::open(Version::Two, dir.path()).unwrap().read(10_000).unwrap();
         assert_eq!(read(), None);
         put("memory.max", "1000\n");
-        assert_eq!(read(), Some(Memory { total_bytes: 1000, free_bytes: 650 }));
+        // Of 350 bytes of page cache 50 are mapped, and half of the rest counts as free.
+        assert_eq!(read(), Some(Memory { total_bytes: 1000, free_bytes: 450 }));
         assert!(Group::open(Version::One, dir.path()).is_none());
         put("memory.current", "many\n");
         assert!(Group::open(Version::Two, dir.path()).unwrap().read(10_000).is_err());
