@@ -354,7 +354,9 @@ impl Shared {
         };
         if self.failed.set(why.clone()).is_ok() {
             let remedy = remedy(&why);
-            tracing::error!("the pool takes no more changes, and what was made durable stays: {why}; {remedy}");
+            tracing::error!(
+                "the pool takes no more changes, and what was made durable stays: {why}; {remedy}"
+            );
         }
     }
 
