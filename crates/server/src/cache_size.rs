@@ -24,7 +24,7 @@ pub enum CacheSize {
 impl FromStr for CacheSize {
     type Err = ();
 
-    /// Parses `auto`, or a size from [`CACHE_BYTES_MIN`] to [`CACHE_BYTES_MAX`].
+    /// Parses `auto`, or a size from 8 MiB to 64 TiB.
     fn from_str(text: &str) -> Result<Self, ()> {
         if text == "auto" {
             return Ok(Self::Auto);
