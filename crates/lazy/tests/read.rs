@@ -138,8 +138,7 @@ fn who_reads_all_reads_hardly_a_block_twice() {
     });
     let (read, stored) = (lazy.figures().requests.get_bytes - before, lazy.usage(3).unwrap().stored_bytes);
     assert!(stored > 8 << 20, "more than is kept: {stored}");
-    // The threads come in any order, and now and then one finds that what was read ahead for it is gone.
-    assert!(read < stored + stored / 4, "{read} bytes were read of {stored}");
+    assert!(read < stored + stored / 8, "{read} bytes were read of {stored}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::data::{OLTP_TABLES, oltp_load, oltp_rows};
 use crate::host::exec::shown;
 use crate::host::memory::Limit;
 use crate::results::Target::AtLeast;
-use crate::results::{Curve, Line, Metric, Profile, Section, figure};
+use crate::results::{Curve, Metric, Profile, RatioLine, Section};
 use crate::systems::{Options, System, Volume, drop_caches};
 use crate::tools::mariadb::{self, MariaDb, MariaSettings, Tables};
 use crate::tools::postgres::{self, copy_cluster, describe};
@@ -117,6 +117,13 @@ enum Database {
 }
 
 impl Database {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Innodb => "innodb",
+            Self::Postgres => "postgres",
+        }
+    }
+
     fn fill(self, bench: &Bench, volume: &Volume, amounts: Amounts, limit: &Limit) -> Result<()> {
         let rows = oltp_rows(amounts.database);
         match self {
@@ -232,7 +239,7 @@ fn run(
         profile,
         points: SHARES.iter().map(|(share, metric)| (*share as f64, metric.name.to_owned())).collect(),
     });
-    judge(profile, section, sides);
+    judge(profile, section, database, sides);
     Ok(())
 }
 
@@ -263,28 +270,19 @@ fn once(
 }
 
 /// Holds Pagefold against the best of the others at each point.
-fn judge(profile: Profile, section: &mut Section, sides: &[Side]) {
+fn judge(profile: Profile, section: &mut Section, database: Database, sides: &[Side]) {
     for (share, metric) in SHARES {
+        let rate = |side: &Side| section.median(profile, metric, side.label).unwrap_or(0.0);
         let others = sides.iter().filter(|side| side.label != OURS);
-        let best = others
-            .filter_map(|side| Some((side.label, section.median(profile, metric, side.label)?)))
-            .max_by(|a, b| a.1.total_cmp(&b.1));
-        let ours = section.median(profile, metric, OURS);
-        let show = |value: Option<f64>| value.map_or_else(|| "not measured".to_owned(), figure);
-        section.lines.push(Line {
-            id: format!("valley-{}-{share}", if sides.len() > 2 { "innodb" } else { "postgres" }),
-            text: format!("{}: at least the better of the others", metric.name),
+        let Some(best) = others.max_by(|a, b| rate(a).total_cmp(&rate(b))) else { continue };
+        section.ratio_line(RatioLine {
+            id: &format!("valley-{}-{share}", database.name()),
+            text: &format!("{}: at least the better of the others", metric.name),
             profile,
+            metric,
+            ours: OURS,
+            theirs: best.label,
             target: AtLeast(1.0),
-            unit: "x".to_owned(),
-            measured: ours.zip(best).map(|(ours, (_, best))| ours / best),
-            detail: format!(
-                "{OURS} {} / {} {} {}",
-                show(ours),
-                best.map_or("nothing", |(label, _)| label),
-                show(best.map(|(_, rate)| rate)),
-                metric.unit
-            ),
         });
     }
 }

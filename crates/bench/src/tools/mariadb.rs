@@ -93,7 +93,6 @@ impl MariaSettings {
                 "--plugin-load-add=ha_rocksdb".to_owned(),
                 format!("--rocksdb-block-cache-size={}M", self.buffer_mib),
                 "--rocksdb-flush-log-at-trx-commit=1".to_owned(),
-                // Folders of the server's own; its default places the database in the data folder, too.
                 "--rocksdb-default-cf-options=write_buffer_size=16m;target_file_size_base=32m;\
                  max_bytes_for_level_base=128m;compression_per_level=kNoCompression:kLZ4Compression:kLZ4Compression;\
                  bottommost_compression=kZSTD"

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ pub(super) struct Looking {
 impl Looking {
     fn work(&self, status: &File, stop: &(Mutex<bool>, Condvar)) {
         let mut looks = 0u32;
-        let (mut no_resident, mut no_spare) = (Once::default(), Once::default());
+        let (no_resident, no_spare) = (Once::new(), Once::new());
         let mut spare = None;
         loop {
             self.pool.beside().requests.set(self.front.request_bytes());
@@ -88,17 +88,15 @@ impl Looking {
                     // The server may have been moved to another group.
                     spare = spare.filter(|_| !looks.is_multiple_of(FIND_EVERY));
                     if let Err(error) = self.follow(&mut spare, bytes) {
-                        no_spare.warn(
-                            &error,
-                            "the system does not tell how much memory is free; the caches keep their size",
-                        );
+                        no_spare.call_once(|| {
+                            tracing::warn!(%error, "the system does not tell how much memory is free; the caches keep their size");
+                        });
                     }
                     self.pool.observe_resident(bytes);
                 }
-                Err(error) => no_resident.warn(
-                    &error,
-                    "the system does not tell how much memory is resident; what is counted bounds it alone",
-                ),
+                Err(error) => no_resident.call_once(|| {
+                    tracing::warn!(%error, "the system does not tell how much memory is resident; what is counted bounds it alone");
+                }),
             }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(TRIM_EVERY) {
@@ -137,18 +135,6 @@ impl Looking {
         }
         allocator::give_back();
         anonymous_bytes(status)
-    }
-}
-
-/// A warning that is logged the first time only.
-#[derive(Default)]
-struct Once(bool);
-
-impl Once {
-    fn warn(&mut self, error: &io::Error, message: &str) {
-        if !std::mem::replace(&mut self.0, true) {
-            tracing::warn!(%error, "{message}");
-        }
     }
 }
 
