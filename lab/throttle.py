@@ -56,3 +56,15 @@ def memory_group(limit_bytes: int):
         for process in (folder / "cgroup.procs").read_text().split():
             (root / "cgroup.procs").write_text(process)
         folder.rmdir()
+
+
+@contextlib.contextmanager
+def within(group: Path):
+    """Has this process in a memory group, and with it the processes that it starts meanwhile."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    before = next(path for _, names, path in lines if "memory" in names.split(","))
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        yield
+    finally:
+        (controller("memory") / before.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
