@@ -11,7 +11,8 @@ use crate::engine_errors::{failed, no_such_dataset};
 use crate::failure::{Failure, Result};
 use crate::names::{self, is_within};
 use crate::props::{self, PROPERTIES, Scope};
-use crate::{settings, startup, units};
+use crate::settings::{self, Properties};
+use crate::{startup, units};
 
 /// Sets a property; `None` clears it, so that the inherited value holds.
 pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Result<()> {
@@ -73,8 +74,8 @@ pub fn all(pool: &Pool, path: &str, temporary: &[(&'static str, String)]) -> Res
 }
 
 /// Returns the bytes that new files of a dataset certainly get, whatever is in them.
-pub(crate) fn accepted_bytes(pool: &Pool, listed: &Listed) -> Result<u64> {
-    let (value, _) = settings::of(pool, &listed.path, props::find("recordsize")?)?;
+pub(crate) fn accepted_bytes(properties: &impl Properties, listed: &Listed) -> Result<u64> {
+    let (value, _) = settings::of(properties, &listed.path, props::find("recordsize")?)?;
     let recordsize = match value.as_str() {
         "auto" => RECORDSIZE_DEFAULT,
         size => u32::try_from(units::parse_size(size)?).unwrap_or(RECORDSIZE_MAX),

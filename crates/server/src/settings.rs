@@ -1,35 +1,82 @@
 //! Finds the value of a property for a dataset: what was set on it, on a dataset above it, or the default.
 
-use pagefold_engine::pool::Pool;
+use std::collections::BTreeMap;
+
+use pagefold_engine::pool::{Listed, Pool};
 
 use crate::control::ValueSource;
 use crate::engine_errors;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of};
 use crate::props::{Property, Scope};
 
 /// A value and its origin.
 pub(crate) type Setting = (String, ValueSource);
 
+/// The properties of a pool's datasets and snapshots.
+pub(crate) trait Properties {
+    /// Returns the name of the pool.
+    fn pool(&self) -> &str;
+
+    /// Returns the value that was set under `name` on the dataset or snapshot `path` itself.
+    ///
+    /// Errors: the dataset or snapshot does not exist.
+    fn own(&self, path: &str, name: &str) -> Result<Option<String>>;
+}
+
+impl Properties for Pool {
+    fn pool(&self) -> &str {
+        self.name()
+    }
+    fn own(&self, path: &str, name: &str) -> Result<Option<String>> {
+        let failed = |error| engine_errors::failed(format!("cannot read property {name}"), &error);
+        self.property_of(path, name).map_err(failed)
+    }
+}
+
+/// The properties as they were when the datasets and snapshots were listed, whatever has been destroyed since.
+pub(crate) struct ListedProperties<'a> {
+    pool: &'a str,
+    listed: BTreeMap<&'a str, &'a BTreeMap<String, String>>,
+}
+
+impl<'a> ListedProperties<'a> {
+    /// Creates it of all that a pool has.
+    pub(crate) fn new(pool: &'a str, listed: &'a [Listed]) -> Self {
+        let listed = listed.iter().map(|found| (found.path.as_str(), &found.properties)).collect();
+        Self { pool, listed }
+    }
+}
+
+impl Properties for ListedProperties<'_> {
+    fn pool(&self) -> &str {
+        self.pool
+    }
+    fn own(&self, path: &str, name: &str) -> Result<Option<String>> {
+        let found = self
+            .listed
+            .get(path)
+            .ok_or_else(|| Failure::new(format!("{} was not listed", names::full(self.pool, path))))?;
+        Ok(found.get(name).cloned())
+    }
+}
+
 /// Returns the setting of `property` for the dataset or snapshot `path`.
 ///
 /// Errors: the dataset or snapshot does not exist.
-pub(crate) fn of(pool: &Pool, path: &str, property: &Property) -> Result<Setting> {
+pub(crate) fn of(properties: &impl Properties, path: &str, property: &Property) -> Result<Setting> {
     let found = if property.scope == Scope::Own {
-        let own = pool.property_of(path, property.name);
-        let own = own.map_err(|error| {
-            engine_errors::failed(format!("cannot read property {}", property.name), &error)
-        })?;
+        let own = properties.own(path, property.name)?;
         own.filter(|value| value != property.default).map(|value| (value, ValueSource::Local))
     } else if property.scope == Scope::Pool && !path.is_empty() {
-        let of_pool = stored(pool, "", property.name)?;
-        of_pool.map(|(value, _)| (value, ValueSource::Inherited(pool.name().to_owned())))
+        let of_pool = properties.own("", property.name)?;
+        of_pool.map(|value| (value, ValueSource::Inherited(properties.pool().to_owned())))
     } else {
-        stored(pool, path, property.name)?
+        stored(properties, path, property.name)?
     };
     Ok(match found {
         Some((value, source @ ValueSource::Inherited(_))) if property.name == "mountpoint" => {
-            (below(value, &source, pool.name(), path), source)
+            (below(value, &source, properties.pool(), path), source)
         }
         Some(found) => found,
         None => (property.default.to_owned(), ValueSource::Default),
@@ -37,15 +84,14 @@ pub(crate) fn of(pool: &Pool, path: &str, property: &Property) -> Result<Setting
 }
 
 /// Returns the value that was set under `name` on a dataset or snapshot, or on the nearest dataset above it.
-pub(crate) fn stored(pool: &Pool, path: &str, name: &str) -> Result<Option<Setting>> {
-    let failed = |error| engine_errors::failed(format!("cannot read property {name}"), &error);
+pub(crate) fn stored(properties: &impl Properties, path: &str, name: &str) -> Result<Option<Setting>> {
     let mut at = Some(path);
     while let Some(here) = at {
-        if let Some(value) = pool.property_of(here, name).map_err(failed)? {
+        if let Some(value) = properties.own(here, name)? {
             let source = if here == path {
                 ValueSource::Local
             } else {
-                ValueSource::Inherited(names::full(pool.name(), here))
+                ValueSource::Inherited(names::full(properties.pool(), here))
             };
             return Ok(Some((value, source)));
         }

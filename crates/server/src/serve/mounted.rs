@@ -40,7 +40,7 @@ impl MountContext<'_> {
     fn effective(&self, wanted: &MountRequest, name: &str) -> Result<String> {
         match wanted.options.properties.iter().rev().find(|(temporary, _)| *temporary == name) {
             Some((_, value)) => Ok(value.clone()),
-            None => Ok(settings::of(self.pool, &wanted.path, props::find(name)?)?.0),
+            None => Ok(settings::of(&**self.pool, &wanted.path, props::find(name)?)?.0),
         }
     }
 

@@ -70,7 +70,7 @@ impl Properties {
         for mounted in self.exports.all() {
             let Some(of) = self.pool.path_of(mounted.id) else { continue };
             if let Ok(property) = props::find(name) {
-                mounted.take_effect(name, &settings::of(&self.pool, &of, property)?.0)?;
+                mounted.take_effect(name, &settings::of(&*self.pool, &of, property)?.0)?;
             }
         }
         Ok(())

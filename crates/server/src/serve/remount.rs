@@ -27,7 +27,7 @@ pub(super) fn remount(server: &Server, device: u32, words: &[String], dry_run: b
             )));
     }
     let never = path.contains('@') || server.read_only;
-    let by_property = settings::of(&server.pool, &path, props::find("readonly")?)?.0 == "on";
+    let by_property = settings::of(&*server.pool, &path, props::find("readonly")?)?.0 == "on";
     let read_only = match changes.read_only {
         _ if changes.is_nothing() => Some(never || by_property || now.read_only),
         wish => wish,

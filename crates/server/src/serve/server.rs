@@ -223,7 +223,7 @@ impl Server {
     /// Parses the options of a mount that was asked for. The pool's property `io_uring` holds unless they name another
     /// value.
     pub(super) fn mount_options(&self, words: &[String]) -> Result<MountOptions> {
-        let (value, _) = settings::of(&self.pool, "", props::find("io_uring")?)?;
+        let (value, _) = settings::of(&*self.pool, "", props::find("io_uring")?)?;
         let of_pool = format!("io_uring={value}");
         let all: Vec<&str> =
             std::iter::once(of_pool.as_str()).chain(words.iter().map(String::as_str)).collect();

@@ -14,7 +14,8 @@ use super::fullness::percent;
 use crate::failure::{Context, Failure, Result};
 use crate::operations::Mounts;
 use crate::retention::{self, MARK, POLICY, Period, SnapshotChanges, SnapshotPolicy};
-use crate::{engine_errors, names, props, settings, units};
+use crate::settings::{self, ListedProperties};
+use crate::{engine_errors, names, props, units};
 
 /// Share of its capacity, in per cent, from which on a pool gets no more snapshots by policy.
 const LIMIT_PERCENT: u64 = 90;
@@ -60,7 +61,7 @@ impl Turns {
     fn plan(&mut self, pool: &Pool, now: u64) -> Result<(Vec<Listed>, SnapshotChanges)> {
         let failed = |error| engine_errors::failed("cannot see to snapshots by policy", &error);
         let listed = pool.list().map_err(failed)?;
-        let policies = policies(pool, &listed)?;
+        let policies = policies(pool.name(), &listed)?;
         let policy = |path: &str| policies.get(path).cloned().unwrap_or_default();
         let mut work = retention::work(&listed, now, true, &policy);
         if !work.due.is_empty() && self.is_full(pool) {
@@ -89,13 +90,14 @@ impl Turns {
 }
 
 /// Returns the policies of all datasets, by path.
-fn policies(pool: &Pool, listed: &[Listed]) -> Result<BTreeMap<String, SnapshotPolicy>> {
+fn policies(pool: &str, listed: &[Listed]) -> Result<BTreeMap<String, SnapshotPolicy>> {
     let property = props::find(POLICY)?;
+    let properties = ListedProperties::new(pool, listed);
     let mut found = BTreeMap::new();
     for dataset in listed.iter().filter(|found| !found.is_snapshot) {
-        let (text, _) = settings::of(pool, &dataset.path, property)?;
+        let (text, _) = settings::of(&properties, &dataset.path, property)?;
         let policy = text.parse().map_err(|()| {
-            let name = names::full(pool.name(), &dataset.path);
+            let name = names::full(pool, &dataset.path);
             Failure::new(format!("the policy of {name} is \"{text}\", which is unknown here"))
         })?;
         found.insert(dataset.path.clone(), policy);
