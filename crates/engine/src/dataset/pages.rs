@@ -64,8 +64,8 @@ impl LiveDataset {
     }
 
     /// Points consecutive pages to records, and frees the records that they had, except for bases of the new records
-    /// (runtime and replay). Returns the numbers of the pages that had a record before.
-    pub(crate) fn put_pages(&self, run: &PageRun) -> Result<Vec<u64>> {
+    /// (runtime and replay). Returns the numbers of the pages that had a record before, with its address.
+    pub(crate) fn put_pages(&self, run: &PageRun) -> Result<Vec<(u64, Addr)>> {
         let before =
             self.bases_between(run.object, run.first, run.first.saturating_add(run.ptrs.len() as u64))?;
         let Chains { edits: bases, added, moved } = self.chains(run, &before)?;
@@ -148,14 +148,14 @@ impl LiveDataset {
     }
 
     /// Applies edits of pages and their bases, frees the records that they replace, and accounts for both. Returns the
-    /// numbers of the pages whose record was replaced or removed.
+    /// numbers of the pages whose record was replaced or removed, with its address.
     fn replace_pages(
         &self,
         object: u64,
         record_size: Option<u32>,
         edits: Vec<Edit>,
         put: &[Put<'_>],
-    ) -> Result<Vec<u64>> {
+    ) -> Result<Vec<(u64, Addr)>> {
         let mut freed = Vec::new();
         let mut replaced = Vec::new();
         let mut pages = Vec::new();
@@ -166,7 +166,7 @@ impl LiveDataset {
                 if let Value::Page(ptr) = value {
                     if key.kind == Key::PAGE {
                         change.pages -= 1;
-                        pages.push(key.offset);
+                        pages.push((key.offset, ptr.addr));
                     }
                     replaced.push(ptr);
                 }

@@ -434,6 +434,7 @@ impl Shared {
     /// lengths are read from the directory. The caller holds the log's lock or the gate, so that no segment is coded
     /// again meanwhile.
     pub(crate) fn free_pages(&self, ptrs: &[Ptr]) {
+        ptrs.iter().for_each(|ptr| self.cache.remove(ptr.addr));
         self.segments.mark_dead(&self.exact(ptrs));
     }
 

@@ -35,8 +35,8 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 pub const FILL_SHARE_BUSY: u32 = 3;
 /// Time between two looks whether a checkpoint is to be made for what is to be discarded.
 const AUTOTRIM_INTERVAL: Duration = Duration::from_secs(2);
-/// A page that was coded in haste is quiet if it was not written for this long, and at most twice that.
-const QUIET_INTERVAL: Duration = Duration::from_secs(5);
+/// An age of pages that were coded in haste.
+const AGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time that a step in the background works. While its requests wait for their turns it takes nothing from anybody:
 /// that time does not count for its share.
@@ -277,7 +277,7 @@ impl Pool {
                 }
                 told = failed;
             }
-            if work.begun.duration_since(aged) >= QUIET_INTERVAL {
+            if work.begun.duration_since(aged) >= AGE_INTERVAL {
                 aged = work.begun;
                 self.age_pages();
             }

@@ -14,7 +14,7 @@ use crate::dataset::redo::{Bases, PageRun};
 use crate::dataset::{Codecs, LiveDataset, PrimaryCache, count};
 use crate::record::{Compression, Encoded, Encoder, is_delta, model_of};
 use crate::wal::{Rec, RecordKind};
-use crate::{Ptr, Result};
+use crate::{Addr, Ptr, Result};
 
 /// Bytes of pages from which on a commit measures how trees grow.
 const GROWTH_PAGES_MIN: u64 = 1 << 20;
@@ -217,7 +217,7 @@ impl Pool {
             for run in runs {
                 let (of, rest) = pages.split_at_checked(run.ptrs.len()).unwrap_or_default();
                 let had = dataset.put_pages(run)?;
-                self.count_rewrites(run, of, &had);
+                self.note_rewrites(run, of, &had);
                 if hurried {
                     let recent = run.ptrs.iter().zip(of);
                     for (ptr, (_, page)) in recent.filter_map(|(ptr, of)| Some((ptr.as_ref()?, of))) {
@@ -231,12 +231,14 @@ impl Pool {
         Ok(appended.durable)
     }
 
-    /// Counts the `pages` of a run that `had` a record before.
-    fn count_rewrites(&self, run: &PageRun, pages: &[((u64, u64), &PageBuf)], had: &[u64]) {
-        for page in had {
+    /// Notes the `pages` of a run that `had` a record before.
+    fn note_rewrites(&self, run: &PageRun, pages: &[((u64, u64), &PageBuf)], had: &[(u64, Addr)]) {
+        for (page, before) in had {
             let at = page.saturating_sub(run.first) as usize;
             if let (Some(Some(ptr)), Some((_, content))) = (run.ptrs.get(at), pages.get(at)) {
                 self.rewrites.count(content, ptr.len_bytes);
+                self.shared.cache.succeed(*before, ptr.addr);
+                self.shared.recent.forget(*before);
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The tail of a log is committed again and again, and somebody waits each time. Such a page, and any of which only a part
 //! was written, is stored as a delta or in full, by LZ4. When it has been quiet for a while it is coded once more, as its
-//! dataset says. If the process ends before that, it stays as it is until it is written or recompressed. If more pages are
+//! dataset says: a page of a log soon after the next one was written, when its content is still in memory. If the process ends before that, it stays as it is until it is written or recompressed. If more pages are
 //! written so than are remembered, or than the pool has room for, the others are coded small at once.
 
 use std::collections::HashMap;
@@ -23,6 +23,10 @@ const ROOM_PER_PAGE: u64 = 128 << 10;
 const STEP_ROOM: u64 = 2 << 20;
 /// Number of pages that one step codes.
 const STEP_PAGES: usize = 32;
+/// A page is quiet when it was not written for more ages than this ...
+const QUIET_AGES: u64 = 5;
+/// ... or than this, if the page after it was coded in haste, too: whoever writes in order has left it behind.
+const FOLLOWED_AGES: u64 = 1;
 
 /// Pages that were coded in haste (dataset, object, page), each with the age at which it was written last.
 #[derive(Debug, Default)]
@@ -41,9 +45,13 @@ impl InHaste {
         }
     }
 
-    /// Removes and returns some pages of one object that were not written since the age before this one.
+    /// Removes and returns some quiet pages of one object.
     fn take_quiet(&mut self) -> Vec<(u64, u64, u64)> {
-        let is_quiet = |(_, age): &(&(u64, u64, u64), &u64)| **age + 1 < self.age;
+        let is_quiet = |((of, object, page), age): &(&(u64, u64, u64), &u64)| {
+            let ages = self.age - **age;
+            let next = (*of, *object, page.wrapping_add(1));
+            ages > QUIET_AGES || (ages > FOLLOWED_AGES && self.pages.contains_key(&next))
+        };
         let Some(first) = self.pages.iter().filter(is_quiet).map(|(page, _)| *page).min() else {
             return Vec::new();
         };
@@ -83,7 +91,7 @@ impl Pool {
         (self.in_haste.lock().pages.len() as u64) < room.min(PAGES_MAX as u64)
     }
 
-    /// Makes all pages older that were coded in haste: one that is not written until this is called once more is quiet.
+    /// Makes all pages older that were coded in haste, by an age.
     pub fn age_pages(&self) {
         self.in_haste.lock().age += 1;
     }
@@ -133,20 +141,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_quiet_when_it_was_not_written_for_a_whole_age() {
+    fn a_page_is_quiet_when_it_was_not_written_for_some_ages() {
         let mut all = InHaste::default();
-        for page in 0..3 {
+        for page in [0, 2, 4] {
             all.note((1, 7, page), true);
         }
         all.note((1, 7, 9), false);
-        all.age += 1;
+        all.age += QUIET_AGES;
         assert_eq!(all.take_quiet(), []);
-        all.note((1, 7, 1), false);
+        all.note((1, 7, 2), false);
+        all.age += 1;
+        assert_eq!(all.take_quiet(), [(1, 7, 0), (1, 7, 4)]);
+        all.age += QUIET_AGES;
+        assert_eq!(all.take_quiet(), [(1, 7, 2)]);
+        all.age += 99;
+        assert_eq!(all.take_quiet(), []);
+    }
+
+    #[test]
+    fn a_page_of_a_log_is_quiet_soon_after_the_next_one_was_written() {
+        let mut all = InHaste::default();
+        (0..4).for_each(|page| all.note((1, 7, page), true));
+        all.note((1, 8, 4), true);
+        all.age += FOLLOWED_AGES;
+        assert_eq!(all.take_quiet(), []);
+        all.note((1, 7, 1), true);
         all.age += 1;
         assert_eq!(all.take_quiet(), [(1, 7, 0), (1, 7, 2)]);
-        all.age += 1;
-        assert_eq!(all.take_quiet(), [(1, 7, 1)]);
-        all.age += 9;
+        // The tail, and another object's.
+        all.age += QUIET_AGES - FOLLOWED_AGES - 1;
         assert_eq!(all.take_quiet(), []);
     }
 
@@ -155,7 +178,7 @@ mod tests {
         let mut all = InHaste::default();
         (0..2 * PAGES_MAX as u64).for_each(|page| all.note((1, page % 3, page), true));
         assert_eq!(all.pages.len(), PAGES_MAX);
-        all.age += 2;
+        all.age += QUIET_AGES + 1;
         let step = all.take_quiet();
         assert_eq!(step.len(), STEP_PAGES);
         assert!(step.iter().all(|page| page.1 == step[0].1));

@@ -2,6 +2,7 @@
 //! budget that nothing else uses holds pages that are read again and again.
 
 mod doorkeeper;
+mod frequencies;
 mod pages;
 mod records;
 mod region;
@@ -24,7 +25,7 @@ const STEPS: u64 = 64;
 /// A bounded, scan-resistant cache of stored records by address.
 ///
 /// A record read once does not displace those read again. Records never change at their address, so an entry is never
-/// stale. It is removed only to make room early, when its address has died.
+/// stale.
 ///
 /// The budget is of real memory, with that of the map. Records come first. What they and others
 /// ([`RecordCache::set_elsewhere`]) leave of it holds decoded pages that were read again, so that a set of pages much
@@ -32,9 +33,8 @@ const STEPS: u64 = 64;
 pub(crate) struct RecordCache {
     records: RecordMap,
     pages: PageCache,
-    /// Addresses that scans have offered before (`scanned`), and that others have (`offered`).
+    /// Addresses that scans have offered before.
     scanned: Doorkeeper,
-    offered: Doorkeeper,
     budget_bytes: AtomicU64,
     elsewhere_bytes: AtomicU64,
     /// Bytes of records that came in since the shares were last settled.
@@ -72,7 +72,6 @@ impl RecordCache {
             records: RecordMap::new(budget_bytes),
             pages: PageCache::new(budget_bytes),
             scanned: Doorkeeper::new(budget_bytes),
-            offered: Doorkeeper::new(budget_bytes),
             budget_bytes: budget_bytes.into(),
             elsewhere_bytes: 0.into(),
             fresh_bytes: 0.into(),
@@ -103,7 +102,7 @@ impl RecordCache {
     /// asked for.
     #[must_use]
     pub(crate) fn at_hand(&self, addr: Addr) -> Option<Record> {
-        self.records.get(addr)
+        self.records.at_hand(addr)
     }
 
     /// Returns the decoded page of `page_bytes` whose record is at `addr`, if it is held. Absence does not count as a
@@ -122,11 +121,7 @@ impl RecordCache {
 
     /// Holds a copy of `record` for `addr`, if there is room.
     pub(crate) fn insert(&self, addr: Addr, record: &[u8]) {
-        self.hold(addr, record, self.offered.knows(AddrHashing::default().hash_one(addr)));
-    }
-
-    fn hold(&self, addr: Addr, record: &[u8], again: bool) {
-        self.records.insert(addr, record, again);
+        self.records.insert(addr, record);
         let bytes = record.len() as u64;
         let step = self.budget_bytes.load(Relaxed) / STEPS;
         if self.fresh_bytes.fetch_add(bytes, Relaxed).saturating_add(bytes) >= step / 2 {
@@ -138,13 +133,17 @@ impl RecordCache {
     /// whoever reads a megabyte at a time keeps it himself.
     pub(crate) fn insert_scanned(&self, addr: Addr, record: &[u8]) {
         if self.scanned.knows(AddrHashing::default().hash_one(addr)) {
-            self.hold(addr, record, false);
+            self.insert(addr, record);
         }
     }
 
-    /// Drops the record and the page at `addr`.
-    #[cfg(test)]
-    pub(super) fn remove(&self, addr: Addr) {
+    /// Says that whoever asked for the record at `before` will ask for that at `now` from now on.
+    pub(crate) fn succeed(&self, before: Addr, now: Addr) {
+        self.records.succeed(before, now);
+    }
+
+    /// Drops the record and the page at `addr`, which nobody will ask for again.
+    pub(crate) fn remove(&self, addr: Addr) {
         self.records.remove(addr);
         self.pages.remove(addr);
     }

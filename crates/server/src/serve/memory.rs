@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Once};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagefold_engine::pool::{MemoryUse, Pool};
 use parking_lot::{Condvar, Mutex};
@@ -19,6 +19,8 @@ use crate::failure::{Context, Result};
 
 /// Interval between two looks. Memory that is allocated in between may exceed the budget for that long.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// The same while little memory is free, in which others could take much of it.
+const SHORT_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of looks after which file systems drop inodes that were not used since the last time.
 const TRIM_EVERY: u32 = 10;
 /// Number of looks after which the control groups are found anew.
@@ -81,13 +83,16 @@ impl Looking {
         let mut looks = 0u32;
         let (no_resident, no_spare) = (Once::new(), Once::new());
         let mut spare = None;
+        let mut looked = None::<Instant>;
         loop {
+            // A look beside the turns of the others only has the caches give way.
+            let turn = looked.is_none_or(|looked| looked.elapsed() >= INTERVAL);
             self.pool.beside().requests.set(self.front.request_bytes());
             match self.settled_bytes(status) {
                 Ok(bytes) => {
                     // The server may have been moved to another group.
-                    spare = spare.filter(|_| !looks.is_multiple_of(FIND_EVERY));
-                    if let Err(error) = self.follow(&mut spare, bytes) {
+                    spare = spare.filter(|_| !turn || !looks.is_multiple_of(FIND_EVERY));
+                    if let Err(error) = self.follow(&mut spare, bytes, turn) {
                         no_spare.call_once(|| {
                             tracing::warn!(%error, "the system does not tell how much memory is free; the caches keep their size");
                         });
@@ -98,13 +103,17 @@ impl Looking {
                     tracing::warn!(%error, "the system does not tell how much memory is resident; what is counted bounds it alone");
                 }),
             }
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(TRIM_EVERY) {
-                self.exports.all().iter().for_each(|mounted| mounted.export.trim_memory());
+            if turn {
+                looked = Some(Instant::now());
+                looks = looks.wrapping_add(1);
+                if looks.is_multiple_of(TRIM_EVERY) {
+                    self.exports.all().iter().for_each(|mounted| mounted.export.trim_memory());
+                }
             }
+            let interval = if self.budget.is_short() { SHORT_INTERVAL } else { INTERVAL };
             let mut stopped = stop.0.lock();
             if !*stopped {
-                stop.1.wait_for(&mut stopped, INTERVAL);
+                stop.1.wait_for(&mut stopped, interval);
             }
             if *stopped {
                 return;
@@ -114,7 +123,7 @@ impl Looking {
 
     /// Adapts the budget of the caches to the memory that is free, if it is to follow that. `resident_bytes` are
     /// resident in this process.
-    fn follow(&self, spare: &mut Option<SpareMemory>, resident_bytes: u64) -> io::Result<()> {
+    fn follow(&self, spare: &mut Option<SpareMemory>, resident_bytes: u64, turn: bool) -> io::Result<()> {
         if !self.budget.is_auto() {
             return Ok(());
         }
@@ -122,7 +131,7 @@ impl Looking {
             Some(found) => found,
             None => spare.insert(SpareMemory::find()?),
         };
-        self.budget.follow(&spare.read()?, resident_bytes);
+        self.budget.follow(&spare.read()?, resident_bytes, turn);
         Ok(())
     }
 

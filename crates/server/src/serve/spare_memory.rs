@@ -10,27 +10,35 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const MEMINFO: &str = "/proc/meminfo";
+const VMSTAT: &str = "/proc/vmstat";
 /// Length of the buffer for a file of the kernel, more than any of these has.
-const FILE_BYTES: usize = 8192;
+const FILE_BYTES: usize = 16 << 10;
+const REFAULTS: &str = "workingset_refault_file";
 
 /// Memory of the machine, or of a control group that has a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memory {
     /// Bytes that all processes may have together.
     pub(super) total_bytes: u64,
-    /// Bytes of these that could be had now: unused ones, and half of the page cache. The other half counts as in use, and
-    /// so does all that programs have mapped: without its own code in memory, a program reads from a disc what it runs.
-    pub(super) free_bytes: u64,
+    /// Bytes of these that could be had now: unused ones, and page cache that nobody has mapped. Without its own code in
+    /// memory, a program reads from a disc what it runs.
+    pub(super) available_bytes: u64,
+    /// Bytes of these that are page cache.
+    pub(super) page_cache_bytes: u64,
+    /// Number of pages that had to be read into the page cache again soon after they had been dropped, since some time.
+    pub(super) refaults: u64,
 }
 
 /// The places that tell it.
 #[derive(Debug)]
 pub(super) struct SpareMemory {
     meminfo: File,
+    /// Missing on a kernel without it.
+    vmstat: Option<File>,
     groups: Vec<Group>,
 }
 
-/// Files of a control group, the names of the fields with its page cache, and of that with what of it is mapped.
+/// Files of a control group, and the names of fields: its page cache, what of it is mapped, and what was read again.
 #[derive(Debug)]
 struct Group {
     limit: File,
@@ -38,11 +46,13 @@ struct Group {
     stat: File,
     cached: [&'static str; 2],
     mapped: &'static str,
+    refaults: &'static str,
 }
 
-/// Returns the bytes of page cache that are in use, of `cached` bytes of which `mapped` are mapped.
-fn page_cache_in_use(cached: u64, mapped: u64) -> u64 {
-    (cached + mapped.min(cached)) / 2
+/// Returns the number after `field` in a file of the kernel that has a field on each line.
+fn number(text: &str, field: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(field))?;
+    rest.strip_prefix(' ')?.parse().ok()
 }
 
 impl SpareMemory {
@@ -57,7 +67,7 @@ impl SpareMemory {
         // A group without such files sets no limit: the root has none, nor a group whose parent does not share memory out.
         let groups = folders(&cgroup, &mounts).into_iter();
         let groups = groups.filter_map(|(version, path)| Group::open(version, &path));
-        Ok(Self { meminfo, groups: groups.collect() })
+        Ok(Self { meminfo, vmstat: File::open(VMSTAT).ok(), groups: groups.collect() })
     }
 
     /// Returns the memory of the machine, and that of each group with a limit.
@@ -72,8 +82,14 @@ impl SpareMemory {
             kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other(format!("{MEMINFO} has no line {name}")))
         };
         let cached = kib("Active(file)")? + kib("Inactive(file)")?;
-        let free_bytes = kib("MemAvailable")?.saturating_sub(page_cache_in_use(cached, kib("Mapped")?));
-        let machine = Memory { total_bytes: kib("MemTotal")?, free_bytes };
+        let mapped = kib("Mapped")?.min(cached);
+        let vmstat = self.vmstat.as_ref().map(read).transpose()?.unwrap_or_default();
+        let machine = Memory {
+            total_bytes: kib("MemTotal")?,
+            available_bytes: kib("MemAvailable")?.saturating_sub(mapped),
+            page_cache_bytes: cached - mapped,
+            refaults: number(&vmstat, REFAULTS).unwrap_or(0),
+        };
         let mut all = vec![machine];
         for group in &self.groups {
             all.extend(group.read(machine.total_bytes)?);
@@ -91,15 +107,17 @@ impl Group {
                 limit: open("memory.limit_in_bytes")?,
                 usage: open("memory.usage_in_bytes")?,
                 stat,
-                cached: ["total_inactive_file ", "total_active_file "],
-                mapped: "total_mapped_file ",
+                cached: ["total_inactive_file", "total_active_file"],
+                mapped: "total_mapped_file",
+                refaults: "total_workingset_refault_file",
             },
             Version::Two => Self {
                 limit: open("memory.max")?,
                 usage: open("memory.current")?,
                 stat,
-                cached: ["inactive_file ", "active_file "],
-                mapped: "file_mapped ",
+                cached: ["inactive_file", "active_file"],
+                mapped: "file_mapped",
+                refaults: REFAULTS,
             },
         })
     }
@@ -115,14 +133,11 @@ impl Group {
             .parse::<u64>()
             .map_err(|_| io::Error::other("a control group's usage is no number"))?;
         let stat = read(&self.stat)?;
-        let field = |name: &str| {
-            let line = stat.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0)
-        };
+        let field = |name: &str| number(&stat, name).unwrap_or(0);
         let cached: u64 = self.cached.iter().map(|name| field(name)).sum();
-        let in_use = usage.saturating_sub(cached) + page_cache_in_use(cached, field(self.mapped));
-        let free_bytes = total_bytes.saturating_sub(in_use);
-        Ok(Some(Memory { total_bytes, free_bytes }))
+        let page_cache_bytes = cached - field(self.mapped).min(cached);
+        let available_bytes = total_bytes.saturating_sub(usage.saturating_sub(page_cache_bytes));
+        Ok(Some(Memory { total_bytes, available_bytes, page_cache_bytes, refaults: field(self.refaults) }))
     }
 }
 
@@ -220,13 +235,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         put("memory.current", "700\n");
-        put("memory.stat", "anon 300\ninactive_file 250\nactive_file 100\nfile 400\nfile_mapped 50\n");
+        put(
+            "memory.stat",
+            "anon 300\ninactive_file 250\nactive_file 100\nfile 400\nfile_mapped 50\nworkingset_refault_file 7\n",
+        );
         put("memory.max", "max\n");
         let read = || Group::open(Version::Two, dir.path()).unwrap().read(10_000).unwrap();
         assert_eq!(read(), None);
         put("memory.max", "1000\n");
-        // Of 350 bytes of page cache 50 are mapped, and half of the rest counts as free.
-        assert_eq!(read(), Some(Memory { total_bytes: 1000, free_bytes: 450 }));
+        // Of 350 bytes of page cache 50 are mapped.
+        let expected = Memory { total_bytes: 1000, available_bytes: 600, page_cache_bytes: 300, refaults: 7 };
+        assert_eq!(read(), Some(expected));
         assert!(Group::open(Version::One, dir.path()).is_none());
         put("memory.current", "many\n");
         assert!(Group::open(Version::Two, dir.path()).unwrap().read(10_000).is_err());
@@ -235,7 +254,7 @@ mod tests {
     #[test]
     fn this_machine_has_memory() {
         let all = SpareMemory::find().unwrap().read().unwrap();
-        assert!(all.iter().all(|memory| memory.free_bytes <= memory.total_bytes), "{all:?}");
+        assert!(all.iter().all(|memory| memory.available_bytes <= memory.total_bytes), "{all:?}");
         assert!(all[0].total_bytes > 256 << 20, "{all:?}");
     }
 }

@@ -151,7 +151,7 @@ impl PageCache {
         }
     }
 
-    #[cfg(test)]
+    /// Drops the page at `addr`.
     pub(super) fn remove(&self, addr: Addr) {
         self.shard(addr).write().remove(&addr);
     }

@@ -1,18 +1,24 @@
 //! Holds stored records in regions of memory. What is dropped is given back to the system a region at a time, so the
 //! memory that is counted is the memory that is resident, whatever lengths the records have.
 //!
-//! There are two queues of regions, oldest first, after S3-FIFO (Yang et al., "FIFO queues are all you need for cache
-//! eviction", SOSP 2023). A record that comes for the first time goes to the short queue. If it is used before its
-//! region's turn comes, or comes again, it goes to the long one. A region whose turn has come is dropped. In the long
-//! queue, records of it that were used are copied to the end of the queue first, half of the region at most.
+//! There are two queues of regions, oldest first. A record that comes goes to the short one. When the turn of its region
+//! comes, the region is held against the oldest one of the long queue: of the records of both, those that were asked for
+//! most go to the end of the long queue, as many as one region has, and the others are dropped (decision 0069).
+//!
+//! A database holds what it has read lately itself, and so its reads of a page that comes from here lie far apart. What
+//! was asked for last is the worst to keep then: how often something is asked for counts, over a time in which several
+//! times as many records are asked for as are held.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::frequencies::Frequencies;
 use super::region::{Filler, Region};
 use crate::types::{Addr, AddrHashing};
 
@@ -20,10 +26,14 @@ use crate::types::{Addr, AddrHashing};
 const REGION_BYTES: (u64, u64) = (16 << 10, 8 << 20);
 /// Approximate number of regions in a budget.
 const REGIONS: u64 = 768;
-/// The short queue has at least this part (one divided by this) of what is held.
+/// The short queue has this part (one divided by this) of what is held.
 const SHORT_PART: u64 = 10;
-/// Largest number of uses that is counted: a record outlasts as many turns of its region without another use.
-const USES_MAX: u8 = 3;
+/// Bytes of capacity for each byte of counters: four counters for a record of 512 bytes, more for a longer one.
+const BYTES_PER_COUNTERS: u64 = 256;
+/// Counts of requests are halved after this many for each record that is held.
+const PERIOD: u64 = 4;
+/// Smallest number of records of a part of the map for which a period is computed.
+const PERIOD_RECORDS_MIN: u64 = 16;
 /// Number of parts of the map, each with its own lock.
 const SHARDS: usize = 64;
 /// A record longer than a region is held only if it takes at most this part (one divided by this) of the capacity.
@@ -70,8 +80,13 @@ struct CachedRecord {
     region: Arc<Region>,
     start: u32,
     len_bytes: u32,
-    /// Number of times that it was used lately.
-    uses: AtomicU8,
+}
+
+impl CachedRecord {
+    fn record(&self) -> Record {
+        let region = Arc::clone(&self.region);
+        Record(RecordBytes::Held { region, start: self.start, len_bytes: self.len_bytes })
+    }
 }
 
 /// A region in use, and the addresses of the records that were put into it.
@@ -81,8 +96,12 @@ struct RecordRegion {
 }
 
 impl RecordRegion {
+    fn len_bytes(&self) -> u64 {
+        self.filler.region().len_bytes() as u64
+    }
+
     fn cost(&self) -> u64 {
-        (self.filler.region().len_bytes() + self.addrs.capacity() * size_of::<Addr>()) as u64
+        self.len_bytes() + (self.addrs.capacity() * size_of::<Addr>()) as u64
     }
 }
 
@@ -91,6 +110,28 @@ impl RecordRegion {
 struct Queue {
     regions: VecDeque<RecordRegion>,
     bytes: u64,
+}
+
+impl Queue {
+    /// Takes out the region that goes next, and returns true beside it if it is mostly holes: records that were removed
+    /// leave holes, and to drop such a region frees most.
+    fn oldest(&mut self) -> Option<(RecordRegion, bool)> {
+        let before_last = self.regions.len().saturating_sub(1);
+        let sparse = self
+            .regions
+            .iter()
+            .take(before_last)
+            .position(|filled| filled.filler.region().live_bytes() * 2 < filled.len_bytes());
+        let filled = self.regions.remove(sparse.unwrap_or(0))?;
+        Some((filled, sparse.is_some()))
+    }
+
+    /// Adds a region that is not filled any more.
+    fn add_full(&mut self, filled: RecordRegion) {
+        self.bytes += filled.cost();
+        let before_last = self.regions.len().saturating_sub(1);
+        self.regions.insert(before_last, filled);
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -120,7 +161,31 @@ impl Queues {
     }
 }
 
-type Shard = HashMap<Addr, CachedRecord, AddrHashing>;
+/// A part of the map, and the requests for records that belong to it, held or not.
+struct Shard {
+    held: HashMap<Addr, CachedRecord, AddrHashing>,
+    frequencies: Frequencies,
+}
+
+impl Shard {
+    fn new(capacity_bytes: u64) -> Self {
+        Self { held: HashMap::default(), frequencies: Frequencies::new(counters_bytes(capacity_bytes)) }
+    }
+
+    fn count(&self, addr: Addr, times: u8) {
+        let period = PERIOD * (self.held.len() as u64).max(PERIOD_RECORDS_MIN);
+        self.frequencies.count(hash(addr), times, period);
+    }
+}
+
+fn hash(addr: Addr) -> u64 {
+    AddrHashing::default().hash_one(addr)
+}
+
+/// Returns the bytes of counters of each part of the map.
+fn counters_bytes(capacity_bytes: u64) -> u64 {
+    capacity_bytes / BYTES_PER_COUNTERS / SHARDS as u64
+}
 
 /// Records by address.
 pub(super) struct RecordMap {
@@ -140,7 +205,7 @@ impl RecordMap {
         let region_bytes =
             (capacity_bytes / REGIONS).next_power_of_two().clamp(REGION_BYTES.0, REGION_BYTES.1);
         Self {
-            shards: std::iter::repeat_with(RwLock::default).take(SHARDS).collect(),
+            shards: std::iter::repeat_with(|| RwLock::new(Shard::new(capacity_bytes))).take(SHARDS).collect(),
             region_bytes,
             capacity_bytes: capacity_bytes.into(),
             held_bytes: 0.into(),
@@ -155,25 +220,26 @@ impl RecordMap {
         &self.shards[addr.slot() as usize % SHARDS]
     }
 
-    /// Returns the record at `addr`, if it is held.
+    /// Returns the record at `addr`, if it is held. This counts as a request for it.
     pub(super) fn get(&self, addr: Addr) -> Option<Record> {
         let shard = self.shard(addr).read();
-        let CachedRecord { region, start, len_bytes, uses } = shard.get(&addr)?;
-        let so_far = uses.load(Relaxed);
-        if so_far < USES_MAX {
-            uses.store(so_far + 1, Relaxed);
-        }
-        Some(Record(RecordBytes::Held { region: Arc::clone(region), start: *start, len_bytes: *len_bytes }))
+        shard.count(addr, 1);
+        shard.held.get(&addr).map(CachedRecord::record)
+    }
+
+    /// Returns the record at `addr`, if it is held. This does not count as a request for it.
+    pub(super) fn at_hand(&self, addr: Addr) -> Option<Record> {
+        self.shard(addr).read().held.get(&addr).map(CachedRecord::record)
     }
 
     /// Returns true if the record at `addr` is held. This does not count as a use of it.
     pub(super) fn has(&self, addr: Addr) -> bool {
-        self.shard(addr).read().contains_key(&addr)
+        self.shard(addr).read().held.contains_key(&addr)
     }
 
     /// Returns the number of records that are held.
     pub(super) fn len(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.read().len() as u64).sum()
+        self.shards.iter().map(|shard| shard.read().held.len() as u64).sum()
     }
 
     /// Returns the bytes that regions and map take.
@@ -181,17 +247,24 @@ impl RecordMap {
         self.held_bytes.load(Relaxed) + self.map_bytes.load(Relaxed)
     }
 
-    /// Holds a copy of `record` for `addr`, unless it is too long. `again` says that it was held or offered before.
-    pub(super) fn insert(&self, addr: Addr, record: &[u8], again: bool) {
+    /// Holds a copy of `record` for `addr`, unless it is too long.
+    pub(super) fn insert(&self, addr: Addr, record: &[u8]) {
         let len_bytes = record.len() as u64;
         let longest = self.region_bytes.max(self.capacity_bytes.load(Relaxed) / LONGEST_PART);
         if len_bytes > longest {
             return;
         }
-        let which = if again { Which::Long } else { Which::Short };
         let mut queues = self.queues.lock();
-        self.place(&mut queues, which, (addr, record), 0, None);
+        self.place(&mut queues, Which::Short, (addr, record), None);
         self.evict(&mut queues);
+    }
+
+    /// Counts the requests for the record at `before` as some for that at `now`, which has taken its place.
+    pub(super) fn succeed(&self, before: Addr, now: Addr) {
+        let times = self.shard(before).read().frequencies.of(hash(before));
+        if times > 0 {
+            self.shard(now).read().count(now, times);
+        }
     }
 
     /// Copies a record to the end of a queue. A record that comes `out_of` a region is held only if it was not removed
@@ -201,19 +274,18 @@ impl RecordMap {
         queues: &mut Queues,
         which: Which,
         (addr, record): (Addr, &[u8]),
-        uses: u8,
         out_of: Option<&Arc<Region>>,
     ) {
         let Some((region, start)) = self.copy(queues, which, addr, record) else { return };
         let len_bytes = record.len() as u32;
         let mut shard = self.shard(addr).write();
         let is_there =
-            |from: &Arc<Region>| shard.get(&addr).is_some_and(|entry| Arc::ptr_eq(&entry.region, from));
+            |from: &Arc<Region>| shard.held.get(&addr).is_some_and(|entry| Arc::ptr_eq(&entry.region, from));
         if !out_of.is_none_or(is_there) {
             return region.forget(len_bytes);
         }
-        let entry = CachedRecord { region, start: start as u32, len_bytes, uses: uses.into() };
-        if let Some(before) = shard.insert(addr, entry) {
+        let entry = CachedRecord { region, start: start as u32, len_bytes };
+        if let Some(before) = shard.held.insert(addr, entry) {
             before.region.forget(before.len_bytes);
         }
     }
@@ -254,66 +326,82 @@ impl RecordMap {
     /// Drops regions until no more than the capacity is taken.
     fn evict(&self, queues: &mut Queues) {
         let map_bytes = self.map_bytes.load(Relaxed);
-        while queues.bytes() > 0 && queues.bytes() + map_bytes > self.capacity_bytes.load(Relaxed) {
-            let short = queues.short.bytes * SHORT_PART > queues.bytes() || queues.long.regions.is_empty();
-            let which = if short { Which::Short } else { Which::Long };
-            // Records that were removed leave holes. A region that is mostly holes goes first, since this frees most.
-            let queue = queues.get(which);
-            let before_last = queue.regions.len().saturating_sub(1);
-            let sparse = queue.regions.iter().take(before_last).position(|filled| {
-                let region = filled.filler.region();
-                region.live_bytes() * 2 < region.len_bytes() as u64
-            });
-            match sparse.and_then(|at| queue.regions.remove(at)) {
-                Some(filled) => self.drop_region(queues, filled, which, which, true),
-                None => match queue.regions.pop_front() {
-                    Some(filled) => self.drop_region(queues, filled, which, Which::Long, false),
-                    None => return,
-                },
+        loop {
+            let capacity = self.capacity_bytes.load(Relaxed).saturating_sub(map_bytes);
+            if queues.bytes() == 0 || queues.bytes() <= capacity {
+                return;
+            }
+            let long_bytes = capacity - capacity / SHORT_PART;
+            let which = if queues.long.bytes > long_bytes { Which::Long } else { Which::Short };
+            let Some((filled, sparse)) = queues.get(which).oldest() else { return };
+            if sparse {
+                self.drop_regions(queues, [Some(filled), None], which, u64::MAX);
+            } else if which == Which::Long {
+                // There is less room than there was. The last region goes whole, since half of it would be one again.
+                let room = if queues.long.regions.is_empty() { 0 } else { self.region_bytes / 2 };
+                self.drop_regions(queues, [Some(filled), None], Which::Long, room);
+            } else if queues.long.bytes + filled.cost() <= long_bytes {
+                queues.short.bytes -= filled.cost();
+                queues.long.add_full(filled);
+            } else {
+                let long = queues.long.oldest().map(|(filled, _)| filled);
+                if let Some(long) = &long {
+                    queues.long.bytes -= long.cost();
+                    queues.short.bytes += long.cost();
+                }
+                let room = long.as_ref().map_or(0, |long| long.len_bytes().max(filled.len_bytes()));
+                // Those of the long queue come first: of two records that were asked for as often, that one stays.
+                self.drop_regions(queues, [long, Some(filled)], Which::Short, room);
             }
         }
     }
 
-    /// Drops a region of queue `from`. Records of it that were used, or all of them if `all` is set, are copied to the
-    /// end of queue `to`; half of a region at most if that is the same queue.
-    fn drop_region(&self, queues: &mut Queues, filled: RecordRegion, from: Which, to: Which, all: bool) {
-        let cost = filled.cost();
-        queues.get(from).bytes -= cost;
-        self.held_bytes.fetch_sub(cost, Relaxed);
-        let region = Arc::clone(filled.filler.region());
-        let mut left = if from == to { region.len_bytes() / 2 } else { usize::MAX };
-        for addr in &filled.addrs {
-            let (record, uses) = {
-                let mut shard = self.shard(*addr).write();
-                let own = shard.get(addr).filter(|entry| Arc::ptr_eq(&entry.region, &region));
-                let Some((len_bytes, start, uses)) =
-                    own.map(|entry| (entry.len_bytes as usize, entry.start, entry.uses.load(Relaxed)))
-                else {
-                    continue;
-                };
-                let stays = (uses > 0 || all) && len_bytes <= left;
-                if !stays {
-                    shard.remove(addr);
-                    continue;
-                }
-                left -= len_bytes;
-                let region = Arc::clone(&region);
-                (Record(RecordBytes::Held { region, start, len_bytes: len_bytes as u32 }), uses)
-            };
-            let uses = if all { uses } else { uses - 1 };
-            self.place(queues, to, (*addr, &record), uses, Some(&region));
+    /// Drops regions whose bytes count for queue `from`. Of their records, those that were asked for most are copied to
+    /// the end of a queue, up to `room` bytes of them: all, if they are to stay in their queue, and else the long one.
+    fn drop_regions(&self, queues: &mut Queues, regions: [Option<RecordRegion>; 2], from: Which, room: u64) {
+        let mut found: Vec<(Reverse<u8>, Addr, Record)> = Vec::new();
+        for filled in regions.iter().flatten() {
+            let cost = filled.cost();
+            queues.get(from).bytes -= cost;
+            self.held_bytes.fetch_sub(cost, Relaxed);
+            for addr in &filled.addrs {
+                let shard = self.shard(*addr).read();
+                let own =
+                    shard.held.get(addr).filter(|entry| Arc::ptr_eq(&entry.region, filled.filler.region()));
+                found.extend(
+                    own.map(|entry| (Reverse(shard.frequencies.of(hash(*addr))), *addr, entry.record())),
+                );
+            }
         }
-        let RecordRegion { filler, addrs } = filled;
-        drop((filler, addrs));
-        if region.len_bytes() as u64 == self.region_bytes && queues.spare.is_none() {
-            queues.spare = Arc::into_inner(region);
+        let to = if room == u64::MAX { from } else { Which::Long };
+        // A stable sort.
+        found.sort_by_key(|(times, ..)| *times);
+        let mut left = room;
+        for (_, addr, record) in found {
+            let RecordBytes::Held { region, .. } = &record.0 else { continue };
+            let len_bytes = record.len() as u64;
+            if len_bytes <= left {
+                left -= len_bytes;
+                self.place(queues, to, (addr, &record), Some(region));
+            } else {
+                let mut shard = self.shard(addr).write();
+                if shard.held.get(&addr).is_some_and(|entry| Arc::ptr_eq(&entry.region, region)) {
+                    shard.held.remove(&addr);
+                }
+            }
+        }
+        for RecordRegion { filler, addrs } in regions.into_iter().flatten() {
+            let region = Arc::clone(filler.region());
+            drop((filler, addrs));
+            if region.len_bytes() as u64 == self.region_bytes && queues.spare.is_none() {
+                queues.spare = Arc::into_inner(region);
+            }
         }
     }
 
     /// Drops the record at `addr`.
-    #[cfg(test)]
     pub(super) fn remove(&self, addr: Addr) {
-        if let Some(entry) = self.shard(addr).write().remove(&addr) {
+        if let Some(entry) = self.shard(addr).write().held.remove(&addr) {
             entry.region.forget(entry.len_bytes);
         }
     }
@@ -321,9 +409,21 @@ impl RecordMap {
     /// Changes the number of bytes that may be taken, and drops what is too much.
     pub(super) fn set_capacity(&self, capacity_bytes: u64) {
         self.capacity_bytes.store(capacity_bytes, Relaxed);
+        self.fit_counters(capacity_bytes);
         let mut queues = self.queues.lock();
         self.evict(&mut queues);
         queues.spare = None;
+    }
+
+    /// Has as many counters as the capacity needs. They begin anew if there were too few, or four times as many and more.
+    fn fit_counters(&self, capacity_bytes: u64) {
+        for shard in &self.shards {
+            let fitting = Frequencies::new(counters_bytes(capacity_bytes));
+            let now = shard.read().frequencies.bytes();
+            if fitting.bytes() > now || fitting.bytes() * 4 <= now {
+                shard.write().frequencies = fitting;
+            }
+        }
     }
 
     /// Counts what the map takes, gives back what it does not need, and drops what is too much.
@@ -333,15 +433,16 @@ impl RecordMap {
         for shard in &self.shards {
             let (len, capacity) = {
                 let shard = shard.read();
-                (shard.len(), shard.capacity())
+                (shard.held.len(), shard.held.capacity())
             };
             if capacity > 64 && len * 4 < capacity {
-                shard.write().shrink_to(len * 2);
+                shard.write().held.shrink_to(len * 2);
             }
+            let shard = shard.read();
             // A hash table is filled up to seven eighths.
-            map_bytes += shard.read().capacity() * slot * 8 / 7;
+            map_bytes += (shard.held.capacity() * slot * 8 / 7) as u64 + shard.frequencies.bytes();
         }
-        self.map_bytes.store(map_bytes as u64, Relaxed);
+        self.map_bytes.store(map_bytes, Relaxed);
         self.evict(&mut self.queues.lock());
     }
 }

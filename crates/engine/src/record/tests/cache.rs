@@ -43,7 +43,8 @@ fn what_was_inserted_is_found_until_removed() {
     assert!(cache.get(addr(1)).is_none());
     assert_eq!(cache.stats().records, 0);
     cache.resize(0);
-    assert!(cache.stats().bytes < 1000, "{:?}", cache.stats());
+    // Counters of requests take a cache line for each part of the map.
+    assert!(cache.stats().bytes < 5000, "{:?}", cache.stats());
 }
 
 #[test]

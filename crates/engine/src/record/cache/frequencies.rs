@@ -1,0 +1,111 @@
+//! Estimates how often each record was asked for lately, whether it is held or not, in a few bits for each.
+//!
+//! Source: the count-min sketch with counters of 4 bits that are halved from time to time, as TinyLFU has it (Einziger,
+//! Friedman and Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions on Storage, 2017).
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bits of a counter, and counters of a word.
+const BITS: u32 = 4;
+const PER_WORD: u64 = (u64::BITS / BITS) as u64;
+/// Largest count.
+const MOST: u64 = (1 << BITS) - 1;
+/// Words of a block. The counters of a hash lie in one block, one in each of four words: a cache line.
+const BLOCK: usize = 8;
+const ROWS: usize = 4;
+/// All bits of a word but the highest of each counter.
+const HALVES: u64 = 0x7777_7777_7777_7777;
+
+/// Counts of requests, by hash of what was asked for. Two threads that count at the same time may count once.
+pub(super) struct Frequencies {
+    words: Box<[AtomicU64]>,
+    counted: AtomicU64,
+}
+
+impl Frequencies {
+    /// Creates one with a counter for each 4 bits of `bytes`, which is rounded up to a power of two.
+    pub(super) fn new(bytes: u64) -> Self {
+        let words = (bytes as usize / size_of::<u64>()).next_power_of_two().max(BLOCK);
+        Self { words: std::iter::repeat_with(AtomicU64::default).take(words).collect(), counted: 0.into() }
+    }
+
+    /// Returns the bytes that the counters take.
+    pub(super) fn bytes(&self) -> u64 {
+        size_of_val(&*self.words) as u64
+    }
+
+    /// Returns the word and the shift of each of the counters of `hash`.
+    fn places(&self, hash: u64) -> impl Iterator<Item = (&AtomicU64, u32)> {
+        let blocks = self.words.len() / BLOCK;
+        let first = (hash as usize & (blocks - 1)) * BLOCK;
+        // The low bits choose the block.
+        let choice = hash >> 32;
+        (0..ROWS).filter_map(move |row| {
+            let bits = choice >> (row * 5);
+            let word = first + row * 2 + (bits & 1) as usize;
+            self.words.get(word).map(|word| (word, ((bits >> 1) % PER_WORD) as u32 * BITS))
+        })
+    }
+
+    /// Returns the number of requests for `hash`: not less than were counted, but for what was halved.
+    pub(super) fn of(&self, hash: u64) -> u8 {
+        let counts = self.places(hash).map(|(word, shift)| (word.load(Relaxed) >> shift) & MOST);
+        counts.min().unwrap_or(0) as u8
+    }
+
+    /// Counts `times` requests for `hash`. After `period` requests all counts are halved.
+    pub(super) fn count(&self, hash: u64, times: u8, period: u64) {
+        for (word, shift) in self.places(hash) {
+            let now = word.load(Relaxed);
+            let more = ((now >> shift) & MOST) + u64::from(times);
+            word.store(now & !(MOST << shift) | more.min(MOST) << shift, Relaxed);
+        }
+        let counted = self.counted.fetch_add(times.into(), Relaxed) + u64::from(times);
+        if counted >= period {
+            self.counted.store(counted / 2, Relaxed);
+            for word in &self.words {
+                word.store((word.load(Relaxed) >> 1) & HALVES, Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(of: u64) -> u64 {
+        (of + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+    }
+
+    #[test]
+    fn requests_are_counted_up_to_a_limit() {
+        let frequencies = Frequencies::new(64 << 10);
+        for of in 0..1000 {
+            (0..of % 20).for_each(|_| frequencies.count(hash(of), 1, u64::MAX));
+        }
+        let exact =
+            (0..1000).filter(|of| u64::from(frequencies.of(hash(*of))) == (of % 20).min(MOST)).count();
+        assert!(exact > 950, "{exact} of 1000 are exact");
+        let too_few = (0..1000).any(|of| u64::from(frequencies.of(hash(of))) < (of % 20).min(MOST));
+        assert!(!too_few);
+        frequencies.count(hash(1), 200, u64::MAX);
+        assert_eq!(u64::from(frequencies.of(hash(1))), MOST);
+    }
+
+    #[test]
+    fn counts_are_halved_after_a_period() {
+        let frequencies = Frequencies::new(64 << 10);
+        (0..9).for_each(|_| frequencies.count(hash(1), 1, 100));
+        (0..90).for_each(|of| frequencies.count(hash(100 + of), 1, 100));
+        assert_eq!(frequencies.of(hash(1)), 9);
+        frequencies.count(hash(1), 1, 100);
+        assert_eq!(frequencies.of(hash(1)), 5);
+        assert_eq!(frequencies.of(hash(100)), 0);
+        // The next period is as long as this one, less what is still counted.
+        (0..49).for_each(|of| frequencies.count(hash(1000 + of), 1, 100));
+        assert_eq!(frequencies.of(hash(1)), 5);
+        frequencies.count(hash(2000), 1, 100);
+        assert_eq!(frequencies.of(hash(1)), 2);
+    }
+}
