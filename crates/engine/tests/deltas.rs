@@ -495,3 +495,50 @@ fn what_is_written_in_haste_is_coded_again_when_it_is_quiet() {
     drop(pool);
     assert_has(&open(&device), &content);
 }
+
+/// A page that is read from the device with its base each time costs two reads. The first of them has it stored in full.
+#[test]
+fn a_page_whose_bases_had_to_be_read_is_stored_in_full() {
+    let (device, pool) = new_pool();
+    let mut contents: Vec<Vec<u8>> = (0..4).map(|page| noise(20 + page, PAGE)).collect();
+    for (page, content) in contents.iter_mut().enumerate() {
+        write(&pool, OBJECT, page * PAGE, content);
+        content[100..104].copy_from_slice(b"here");
+        write(&pool, OBJECT, page * PAGE, content);
+        assert!(is_delta(&top(&pool, OBJECT, page as u64)));
+    }
+    // What is in memory costs nothing.
+    assert_eq!(read(&pool, OBJECT, 0), contents[0]);
+    assert_eq!(pool.store_chained().unwrap(), None);
+    drop(pool);
+    let pool = open(&device);
+    pool.snapshot(&[""], "one", 1).unwrap();
+    contents[3][100..104].copy_from_slice(b"now!");
+    assert_eq!(read(&pool, OBJECT, 3)[104..], contents[3][104..]);
+    assert_eq!(read(&pool, OBJECT, 0), contents[0]);
+    // Two at once are a scan, and a part is no page.
+    let mut both = vec![0; 2 * PAGE];
+    pool.dataset().read(OBJECT, PAGE as u32, PAGE as u64, &mut both).unwrap();
+    assert_eq!(both, contents[1..3].concat());
+    assert_eq!(pool.store_chained().unwrap(), Some(2 * PAGE as u64));
+    assert_eq!(pool.store_chained().unwrap(), None);
+    // The snapshot has these records, too: another one would be one more.
+    assert!((0..4).all(|page| is_delta(&top(&pool, OBJECT, page))));
+    pool.destroy_snapshots(&["@one"]).unwrap();
+    while pool.reap().unwrap() {}
+    drop(pool);
+    let pool = open(&device);
+    for page in [0, 1] {
+        assert_eq!(read(&pool, OBJECT, page), contents[page]);
+    }
+    // One that was written meanwhile is left as it was written.
+    contents[1] = noise(77, PAGE);
+    write(&pool, OBJECT, PAGE, &contents[1]);
+    pool.store_chained().unwrap().unwrap();
+    assert!(!is_delta(&top(&pool, OBJECT, 0)) && is_delta(&top(&pool, OBJECT, 2)));
+    contents[3] = read(&pool, OBJECT, 3);
+    for (page, content) in contents.iter().enumerate() {
+        assert_eq!(read(&pool, OBJECT, page), *content);
+    }
+    assert_sound(&pool);
+}

@@ -13,6 +13,7 @@ use super::model_reads::{Fetched, Loaded};
 use super::page_fetch::Attempt;
 use super::part::{copy_part, decode_part};
 use super::pending::PageBuf;
+use super::read_amplification::ChainedPage;
 use super::shared::count;
 use crate::device::{Devices, IoClass};
 use crate::faults::Subject;
@@ -37,6 +38,7 @@ enum PageSource {
 
 /// The part of a page that a read wants, and its place in the caller's buffer.
 struct PagePart<'a> {
+    page: u64,
     source: PageSource,
     within: usize,
     out: &'a mut [u8],
@@ -239,7 +241,7 @@ impl LiveDataset {
                     }
                 },
             };
-            parts.push(PagePart { source, within, out });
+            parts.push(PagePart { page: at / size, source, within, out });
             rest = tail;
             at += len as u64;
         }
@@ -323,14 +325,14 @@ impl LiveDataset {
         missing.sort_unstable();
         missing.dedup();
         self.shared.read_amplification.charge((self.id, object), missing.len());
-        self.fill_deltas(devices, record_size, parts, (waiting, &missing))
+        self.fill_deltas(devices, (object, record_size), parts, (waiting, &missing))
     }
 
     /// Fills the parts that are `waiting` for `missing` records.
     fn fill_deltas(
         &self,
         devices: &Devices,
-        record_size: u32,
+        (object, record_size): (u64, u32),
         parts: &mut [PagePart<'_>],
         (waiting, missing): (Vec<(usize, Addr, Record)>, &[Addr]),
     ) -> Result<()> {
@@ -342,9 +344,16 @@ impl LiveDataset {
             models.bases.insert(*addr, record.into());
             Ok(())
         })?;
+        // Whoever reads page by page may come again. A scan will not, and nobody waits for what is done in the background.
+        let is_single = parts.len() == 1 && devices.class() == IoClass::SyncRead;
         for (position, addr, record) in waiting {
             let Some(part) = parts.get_mut(position) else { continue };
             decode_part(record_size as usize, &models, (addr, &record), part.within, part.out, |_| {})?;
+            if is_single && part.out.len() == record_size as usize {
+                let content = PageBuf::from(&*part.out);
+                let page = ChainedPage { dataset: self.id, object, page: part.page, addr, content };
+                self.shared.read_amplification.offer(page);
+            }
         }
         Ok(())
     }
@@ -361,7 +370,7 @@ static FILLING: AtomicUsize = AtomicUsize::new(0);
 
 /// Fills a part whose source is in memory.
 fn fill_part(record_size: u32, models: &dyn Models, part: &mut PagePart<'_>) -> Result<()> {
-    let PagePart { source, within, out } = part;
+    let PagePart { source, within, out, .. } = part;
     match source {
         PageSource::Zeros => {
             out.fill(0);

@@ -108,6 +108,11 @@ impl Devices {
         Self { class, ..self.clone() }
     }
 
+    /// Returns the class of the requests that are made by this handle.
+    pub(crate) fn class(&self) -> IoClass {
+        self.class
+    }
+
     /// Has the requests of a class go at once from now on, because somebody waits for what they are made for; or wait for
     /// their turns again.
     pub(crate) fn hurry(&self, class: IoClass, hurried: bool) {

@@ -282,7 +282,8 @@ impl Pool {
                 self.age_pages();
             }
             let code_quiet = |pool: &Self, _: u64| pool.code_quiet();
-            let steps = [Self::fill_step, Self::removal_step, Self::balance_step, code_quiet];
+            let chained = |pool: &Self, _: u64| pool.store_chained();
+            let steps = [Self::fill_step, Self::removal_step, Self::balance_step, code_quiet, chained];
             let none_yet = |done: &Result<Option<u64>>| matches!(done, Ok(None));
             let step = steps.iter().map(|step| step(self, now_s())).find(|done| !none_yet(done));
             let step = step.unwrap_or(Ok(None));

@@ -347,6 +347,55 @@ impl Pool {
             let [Some(top)] = top else { continue };
             ready.push((*page, top, PageBuf::from(content)));
         }
+        self.put_in_full(dataset, object, ready)
+    }
+
+    /// Stores pages in full that were read with their bases, some of those that wait for that. Returns the bytes of these
+    /// pages; `None` if none waited.
+    ///
+    /// # Errors
+    /// Of reading and writing; the pages stay as they are.
+    pub fn store_chained(&self) -> Result<Option<u64>> {
+        let mut chained = self.shared.read_amplification.take();
+        if chained.is_empty() || self.shared.check_writable().is_err() {
+            return Ok(None);
+        }
+        let space = self.shared.space();
+        if space.available_bytes < space.capacity_bytes / SPARE_PART {
+            return Ok(None);
+        }
+        let bytes = chained.iter().map(|page| page.content.len() as u64).sum();
+        chained.sort_by_key(|page| (page.dataset, page.object, page.page));
+        chained.dedup_by_key(|page| (page.dataset, page.object, page.page));
+        while let Some((of, object)) = chained.first().map(|page| (page.dataset, page.object)) {
+            let others = chained
+                .split_off(chained.partition_point(|page| (page.dataset, page.object) == (of, object)));
+            let pages = std::mem::replace(&mut chained, others);
+            let Some(dataset) = self.dataset_by_id(of) else { continue };
+            let mut ready = Vec::with_capacity(pages.len());
+            for page in pages {
+                let mut top = [None];
+                dataset.tree.pages(object, page.page, &mut top)?;
+                if let [Some(top)] = top.map(|top| top.filter(|top| top.addr == page.addr)) {
+                    ready.push((page.page, top, page.content));
+                }
+            }
+            self.put_in_full(&dataset, object, ready)?;
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Stores pages of `object` again, in full, through the log: number, record and content of each. Returns the number of
+    /// those that had the same record until then, which nothing else has.
+    fn put_in_full(
+        &self,
+        dataset: &LiveDataset,
+        object: u64,
+        ready: Vec<(u64, Ptr, PageBuf)>,
+    ) -> Result<u64> {
+        if ready.is_empty() {
+            return Ok(0);
+        }
         self.prepare_commit()?;
         let mut log = self.log.lock();
         self.check_failed()?;
