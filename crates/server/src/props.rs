@@ -105,7 +105,7 @@ pub const PROPERTIES: &[Property] = &[
         values: Values::Memory,
         scope: Scope::Pool,
         default: "auto",
-        doc: "Memory for all caches of the pool's server. auto: up to half of the memory of the machine or of the tightest control group that the server is in; an eighth of it is left free, so the caches give way as other programs take memory. Takes effect at once, but for the bounds of tree nodes, segment directories and models, which follow when the pool is next mounted. The mount option cache goes before it as long as the pool is mounted.",
+        doc: "Memory for all caches of the pool's server. auto: up to half of the memory of the machine or of the tightest control group that the server is in; a 32nd of it is left free, or 64 MiB if that is more, but never more than an eighth, so the caches give way as other programs take memory. Takes effect at once, but for the bounds of tree nodes, segment directories and models, which follow when the pool is next mounted. The mount option cache goes before it as long as the pool is mounted.",
     },
     Property {
         name: "io_uring",

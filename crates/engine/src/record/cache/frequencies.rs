@@ -53,19 +53,23 @@ impl Frequencies {
         counts.min().unwrap_or(0) as u8
     }
 
-    /// Counts `times` requests for `hash`. After `period` requests all counts are halved.
-    pub(super) fn count(&self, hash: u64, times: u8, period: u64) {
+    /// Counts a request for `hash`. After each `period` of requests all counts are halved.
+    pub(super) fn count(&self, hash: u64, period: u64) {
+        self.add(hash, 1);
+        if self.counted.fetch_add(1, Relaxed) + 1 >= period {
+            self.counted.store(0, Relaxed);
+            for word in &self.words {
+                word.store((word.load(Relaxed) >> 1) & HALVES, Relaxed);
+            }
+        }
+    }
+
+    /// Adds requests to those for `hash` that were counted as others.
+    pub(super) fn add(&self, hash: u64, times: u8) {
         for (word, shift) in self.places(hash) {
             let now = word.load(Relaxed);
             let more = ((now >> shift) & MOST) + u64::from(times);
             word.store(now & !(MOST << shift) | more.min(MOST) << shift, Relaxed);
-        }
-        let counted = self.counted.fetch_add(times.into(), Relaxed) + u64::from(times);
-        if counted >= period {
-            self.counted.store(counted / 2, Relaxed);
-            for word in &self.words {
-                word.store((word.load(Relaxed) >> 1) & HALVES, Relaxed);
-            }
         }
     }
 }
@@ -82,30 +86,29 @@ mod tests {
     fn requests_are_counted_up_to_a_limit() {
         let frequencies = Frequencies::new(64 << 10);
         for of in 0..1000 {
-            (0..of % 20).for_each(|_| frequencies.count(hash(of), 1, u64::MAX));
+            (0..of % 20).for_each(|_| frequencies.count(hash(of), u64::MAX));
         }
         let exact =
             (0..1000).filter(|of| u64::from(frequencies.of(hash(*of))) == (of % 20).min(MOST)).count();
         assert!(exact > 950, "{exact} of 1000 are exact");
         let too_few = (0..1000).any(|of| u64::from(frequencies.of(hash(of))) < (of % 20).min(MOST));
         assert!(!too_few);
-        frequencies.count(hash(1), 200, u64::MAX);
+        frequencies.add(hash(1), 200);
         assert_eq!(u64::from(frequencies.of(hash(1))), MOST);
     }
 
     #[test]
     fn counts_are_halved_after_a_period() {
         let frequencies = Frequencies::new(64 << 10);
-        (0..9).for_each(|_| frequencies.count(hash(1), 1, 100));
-        (0..90).for_each(|of| frequencies.count(hash(100 + of), 1, 100));
+        (0..9).for_each(|_| frequencies.count(hash(1), 100));
+        (0..90).for_each(|of| frequencies.count(hash(100 + of), 100));
         assert_eq!(frequencies.of(hash(1)), 9);
-        frequencies.count(hash(1), 1, 100);
+        frequencies.count(hash(1), 100);
         assert_eq!(frequencies.of(hash(1)), 5);
         assert_eq!(frequencies.of(hash(100)), 0);
-        // The next period is as long as this one, less what is still counted.
-        (0..49).for_each(|of| frequencies.count(hash(1000 + of), 1, 100));
+        (0..99).for_each(|of| frequencies.count(hash(1000 + of), 100));
         assert_eq!(frequencies.of(hash(1)), 5);
-        frequencies.count(hash(2000), 1, 100);
+        frequencies.count(hash(2000), 100);
         assert_eq!(frequencies.of(hash(1)), 2);
     }
 }

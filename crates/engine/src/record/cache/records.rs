@@ -28,12 +28,12 @@ const REGION_BYTES: (u64, u64) = (16 << 10, 8 << 20);
 const REGIONS: u64 = 768;
 /// The short queue has this part (one divided by this) of what is held.
 const SHORT_PART: u64 = 10;
-/// Bytes of capacity for each byte of counters: four counters for a record of 512 bytes, more for a longer one.
-const BYTES_PER_COUNTERS: u64 = 256;
+/// Bytes of capacity for each byte of counters: 16 counters for a record of 1 KiB, more for a longer one.
+const BYTES_PER_COUNTERS: u64 = 128;
 /// Counts of requests are halved after this many for each record that is held.
 const PERIOD: u64 = 4;
-/// Smallest number of records of a part of the map for which a period is computed.
-const PERIOD_RECORDS_MIN: u64 = 16;
+/// Shortest period of a part of the map, in requests.
+const PERIOD_MIN: u64 = 64;
 /// Number of parts of the map, each with its own lock.
 const SHARDS: usize = 64;
 /// A record longer than a region is held only if it takes at most this part (one divided by this) of the capacity.
@@ -171,11 +171,6 @@ impl Shard {
     fn new(capacity_bytes: u64) -> Self {
         Self { held: HashMap::default(), frequencies: Frequencies::new(counters_bytes(capacity_bytes)) }
     }
-
-    fn count(&self, addr: Addr, times: u8) {
-        let period = PERIOD * (self.held.len() as u64).max(PERIOD_RECORDS_MIN);
-        self.frequencies.count(hash(addr), times, period);
-    }
 }
 
 fn hash(addr: Addr) -> u64 {
@@ -196,6 +191,9 @@ pub(super) struct RecordMap {
     held_bytes: AtomicU64,
     /// Bytes that the map took when they were last counted.
     map_bytes: AtomicU64,
+    /// Number of requests after which the counts of a part of the map are halved. It is the same for all parts: one whose
+    /// counts were halved later than those of others would win against them, hold more records, and be halved later still.
+    period: AtomicU64,
     queues: Mutex<Queues>,
 }
 
@@ -210,6 +208,7 @@ impl RecordMap {
             capacity_bytes: capacity_bytes.into(),
             held_bytes: 0.into(),
             map_bytes: 0.into(),
+            period: PERIOD_MIN.into(),
             queues: Mutex::default(),
         }
     }
@@ -223,7 +222,7 @@ impl RecordMap {
     /// Returns the record at `addr`, if it is held. This counts as a request for it.
     pub(super) fn get(&self, addr: Addr) -> Option<Record> {
         let shard = self.shard(addr).read();
-        shard.count(addr, 1);
+        shard.frequencies.count(hash(addr), self.period.load(Relaxed));
         shard.held.get(&addr).map(CachedRecord::record)
     }
 
@@ -263,7 +262,7 @@ impl RecordMap {
     pub(super) fn succeed(&self, before: Addr, now: Addr) {
         let times = self.shard(before).read().frequencies.of(hash(before));
         if times > 0 {
-            self.shard(now).read().count(now, times);
+            self.shard(now).read().frequencies.add(hash(now), times);
         }
     }
 
@@ -429,7 +428,7 @@ impl RecordMap {
     /// Counts what the map takes, gives back what it does not need, and drops what is too much.
     pub(super) fn weigh(&self) {
         let slot = size_of::<(Addr, CachedRecord)>() + 1;
-        let mut map_bytes = 0;
+        let (mut map_bytes, mut records) = (0, 0);
         for shard in &self.shards {
             let (len, capacity) = {
                 let shard = shard.read();
@@ -440,9 +439,11 @@ impl RecordMap {
             }
             let shard = shard.read();
             // A hash table is filled up to seven eighths.
+            records += shard.held.len() as u64;
             map_bytes += (shard.held.capacity() * slot * 8 / 7) as u64 + shard.frequencies.bytes();
         }
         self.map_bytes.store(map_bytes, Relaxed);
+        self.period.store((PERIOD * records / SHARDS as u64).max(PERIOD_MIN), Relaxed);
         self.evict(&mut self.queues.lock());
     }
 }

@@ -1,3 +1,5 @@
+use std::collections::{HashSet, VecDeque};
+
 use crate::Addr;
 use crate::record::RecordCache;
 
@@ -43,8 +45,8 @@ fn what_was_inserted_is_found_until_removed() {
     assert!(cache.get(addr(1)).is_none());
     assert_eq!(cache.stats().records, 0);
     cache.resize(0);
-    // Counters of requests take a cache line for each part of the map.
-    assert!(cache.stats().bytes < 5000, "{:?}", cache.stats());
+    // Counters of requests take two cache lines for each part of the map.
+    assert!(cache.stats().bytes < 10_000, "{:?}", cache.stats());
 }
 
 #[test]
@@ -304,4 +306,86 @@ fn threads_find_each_record_as_it_was_inserted() {
     });
     let stats = cache.stats();
     assert!(stats.records > 0 && stats.bytes <= 1 << 20, "{stats:?}");
+}
+
+/// Reads slot by slot as a database does that holds the `own` slots that it read last. Returns the number of reads that
+/// came to the cache, and of those that found their record.
+fn replay_behind(
+    own: usize,
+    cache: &RecordCache,
+    mut slots: impl Iterator<Item = u32>,
+    reads: usize,
+) -> (usize, usize) {
+    let mut held: VecDeque<u32> = VecDeque::new();
+    let mut is_held = HashSet::new();
+    let (mut came, mut found) = (0, 0);
+    while came < reads {
+        let slot = slots.next().unwrap();
+        if !is_held.insert(slot) {
+            continue;
+        }
+        held.push_back(slot);
+        if held.len() > own {
+            is_held.remove(&held.pop_front().unwrap());
+        }
+        came += 1;
+        found += replay(cache, std::iter::once(slot), |_| 1000);
+    }
+    (came, found)
+}
+
+/// Found by a sweep over the memory of a database (`pagefold-bench run valley-innodb`): what it had read last was held by
+/// both, and of its reads 4 % were found in a cache that held an eighth of its pages.
+#[test]
+fn what_a_database_holds_itself_is_not_held_twice() {
+    let slots = 20_000;
+    for (own, held, least_permille) in [(6000, 4000, 90), (2000, 10_000, 400), (10_000, 6000, 100)] {
+        let cache = RecordCache::new(held * 1100);
+        let mut next = uniform(slots);
+        replay_behind(own, &cache, std::iter::repeat_with(&mut next), 6 * slots as usize);
+        let (came, found) = replay_behind(own, &cache, std::iter::repeat_with(&mut next), 3 * slots as usize);
+        assert!(
+            found * 1000 >= came * least_permille,
+            "{own} of its own, {held} here: {found} of {came} were found"
+        );
+    }
+}
+
+#[test]
+fn what_is_asked_for_now_takes_the_place_of_what_was_asked_for_often() {
+    let cache = RecordCache::new(4 << 20);
+    let set = 3000;
+    let mut next = uniform(set);
+    replay(&cache, std::iter::repeat_with(&mut next).take(20 * set as usize), |_| 1000);
+    let others = || std::iter::repeat_with(uniform(set)).map(|slot| slot + set);
+    replay(&cache, others().take(30 * set as usize), |_| 1000);
+    let reads = 2 * set as usize;
+    let found = replay(&cache, others().take(reads), |_| 1000);
+    assert!(found * 100 >= reads * 95, "{found} of {reads} were found");
+}
+
+#[test]
+fn a_page_keeps_its_place_when_it_is_written_again() {
+    let cache = RecordCache::new(4 << 20);
+    let (set, rounds) = (1000, 20);
+    for _ in 0..5 {
+        replay(&cache, 0..set, |_| 1000);
+    }
+    // Its records move from address to address and are read once each time, beside reads that never come again.
+    for round in 1..=rounds {
+        for slot in 0..set {
+            let (before, now) = (addr(slot + (round - 1) * set), addr(slot + round * set));
+            cache.insert(now, &record(1000));
+            cache.succeed(before, now);
+            cache.remove(before);
+            assert!(cache.get(now).is_some());
+            let others = 1_000_000 + (round * set + slot) * 3;
+            replay(&cache, others..others + 3, |_| 1000);
+        }
+    }
+    let last = rounds * set;
+    let kept = (last..last + set).filter(|&slot| cache.has(addr(slot))).count();
+    assert!(kept >= 950, "{kept} of {set} were kept");
+    let stats = cache.stats();
+    assert!(stats.bytes <= stats.capacity_bytes && stats.records > 3000, "{stats:?}");
 }
