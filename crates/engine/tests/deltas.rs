@@ -507,7 +507,7 @@ fn a_page_whose_bases_had_to_be_read_is_stored_in_full() {
         write(&pool, OBJECT, page * PAGE, content);
         assert!(is_delta(&top(&pool, OBJECT, page as u64)));
     }
-    // What is in memory costs nothing.
+    // Memory costs nothing.
     assert_eq!(read(&pool, OBJECT, 0), contents[0]);
     assert_eq!(pool.store_chained().unwrap(), None);
     drop(pool);

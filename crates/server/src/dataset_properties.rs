@@ -11,7 +11,7 @@ use crate::engine_errors::{failed, no_such_dataset};
 use crate::failure::{Failure, Result};
 use crate::names::{self, is_within};
 use crate::props::{self, PROPERTIES, Scope};
-use crate::settings::{self, Properties};
+use crate::settings::{self, PropertySource};
 use crate::{startup, units};
 
 /// Sets a property; `None` clears it, so that the inherited value holds.
@@ -74,7 +74,7 @@ pub fn all(pool: &Pool, path: &str, temporary: &[(&'static str, String)]) -> Res
 }
 
 /// Returns the bytes that new files of a dataset certainly get, whatever is in them.
-pub(crate) fn accepted_bytes(properties: &impl Properties, listed: &Listed) -> Result<u64> {
+pub(crate) fn accepted_bytes(properties: &impl PropertySource, listed: &Listed) -> Result<u64> {
     let (value, _) = settings::of(properties, &listed.path, props::find("recordsize")?)?;
     let recordsize = match value.as_str() {
         "auto" => RECORDSIZE_DEFAULT,

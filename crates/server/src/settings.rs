@@ -14,7 +14,7 @@ use crate::props::{Property, Scope};
 pub(crate) type Setting = (String, ValueSource);
 
 /// The properties of a pool's datasets and snapshots.
-pub(crate) trait Properties {
+pub(crate) trait PropertySource {
     /// Returns the name of the pool.
     fn pool(&self) -> &str;
 
@@ -24,7 +24,7 @@ pub(crate) trait Properties {
     fn own(&self, path: &str, name: &str) -> Result<Option<String>>;
 }
 
-impl Properties for Pool {
+impl PropertySource for Pool {
     fn pool(&self) -> &str {
         self.name()
     }
@@ -48,7 +48,7 @@ impl<'a> ListedProperties<'a> {
     }
 }
 
-impl Properties for ListedProperties<'_> {
+impl PropertySource for ListedProperties<'_> {
     fn pool(&self) -> &str {
         self.pool
     }
@@ -64,7 +64,7 @@ impl Properties for ListedProperties<'_> {
 /// Returns the setting of `property` for the dataset or snapshot `path`.
 ///
 /// Errors: the dataset or snapshot does not exist.
-pub(crate) fn of(properties: &impl Properties, path: &str, property: &Property) -> Result<Setting> {
+pub(crate) fn of(properties: &impl PropertySource, path: &str, property: &Property) -> Result<Setting> {
     let found = if property.scope == Scope::Own {
         let own = properties.own(path, property.name)?;
         own.filter(|value| value != property.default).map(|value| (value, ValueSource::Local))
@@ -84,7 +84,7 @@ pub(crate) fn of(properties: &impl Properties, path: &str, property: &Property) 
 }
 
 /// Returns the value that was set under `name` on a dataset or snapshot, or on the nearest dataset above it.
-pub(crate) fn stored(properties: &impl Properties, path: &str, name: &str) -> Result<Option<Setting>> {
+pub(crate) fn stored(properties: &impl PropertySource, path: &str, name: &str) -> Result<Option<Setting>> {
     let mut at = Some(path);
     while let Some(here) = at {
         if let Some(value) = properties.own(here, name)? {
