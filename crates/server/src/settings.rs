@@ -6,7 +6,7 @@ use pagefold_engine::pool::{Listed, Pool};
 
 use crate::control::ValueSource;
 use crate::engine_errors;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::names::{self, dataset_of};
 use crate::props::{Property, Scope};
 
@@ -53,11 +53,8 @@ impl PropertySource for ListedProperties<'_> {
         self.pool
     }
     fn own(&self, path: &str, name: &str) -> Result<Option<String>> {
-        let found = self
-            .listed
-            .get(path)
-            .ok_or_else(|| Failure::new(format!("{} was not listed", names::full(self.pool, path))))?;
-        Ok(found.get(name).cloned())
+        // Those that are being received are not listed, and set nothing yet.
+        Ok(self.listed.get(path).and_then(|found| found.get(name)).cloned())
     }
 }
 

@@ -16,6 +16,10 @@ const ROWS: usize = 4;
 /// All bits of a word but the highest of each counter.
 const HALVES: u64 = 0x7777_7777_7777_7777;
 
+fn words(bytes: u64) -> usize {
+    (bytes as usize / size_of::<u64>()).next_power_of_two().max(BLOCK)
+}
+
 /// Counts of requests, by hash of what was asked for. Two threads that count at the same time may count once.
 pub(super) struct Frequencies {
     words: Box<[AtomicU64]>,
@@ -25,8 +29,17 @@ pub(super) struct Frequencies {
 impl Frequencies {
     /// Creates one with a counter for each 4 bits of `bytes`, which is rounded up to a power of two.
     pub(super) fn new(bytes: u64) -> Self {
-        let words = (bytes as usize / size_of::<u64>()).next_power_of_two().max(BLOCK);
+        let words = words(bytes);
         Self { words: std::iter::repeat_with(AtomicU64::default).take(words).collect(), counted: 0.into() }
+    }
+
+    /// Has as many counters as one that is created with `bytes`. They begin anew if there were too few, or four times as
+    /// many and more.
+    pub(super) fn fit(&mut self, bytes: u64) {
+        let fitting = words(bytes);
+        if fitting > self.words.len() || fitting * 4 <= self.words.len() {
+            *self = Self::new(bytes);
+        }
     }
 
     /// Returns the bytes that the counters take.
@@ -95,6 +108,22 @@ mod tests {
         assert!(!too_few);
         frequencies.add(hash(1), 200);
         assert_eq!(u64::from(frequencies.of(hash(1))), MOST);
+    }
+
+    #[test]
+    fn counters_begin_anew_only_if_their_number_does_not_fit() {
+        let mut frequencies = Frequencies::new(4096);
+        frequencies.add(hash(1), 3);
+        for bytes in [4096, 2048, 3000] {
+            frequencies.fit(bytes);
+            assert_eq!((frequencies.of(hash(1)), frequencies.bytes()), (3, 4096));
+        }
+        frequencies.fit(1024);
+        assert_eq!((frequencies.of(hash(1)), frequencies.bytes()), (0, 1024));
+        frequencies.fit(1025);
+        assert_eq!(frequencies.bytes(), 1024);
+        frequencies.fit(0);
+        assert_eq!(frequencies.bytes(), 64);
     }
 
     #[test]

@@ -408,21 +408,11 @@ impl RecordMap {
     /// Changes the number of bytes that may be taken, and drops what is too much.
     pub(super) fn set_capacity(&self, capacity_bytes: u64) {
         self.capacity_bytes.store(capacity_bytes, Relaxed);
-        self.fit_counters(capacity_bytes);
+        let counters_bytes = counters_bytes(capacity_bytes);
+        self.shards.iter().for_each(|shard| shard.write().frequencies.fit(counters_bytes));
         let mut queues = self.queues.lock();
         self.evict(&mut queues);
         queues.spare = None;
-    }
-
-    /// Has as many counters as the capacity needs. They begin anew if there were too few, or four times as many and more.
-    fn fit_counters(&self, capacity_bytes: u64) {
-        for shard in &self.shards {
-            let fitting = Frequencies::new(counters_bytes(capacity_bytes));
-            let now = shard.read().frequencies.bytes();
-            if fitting.bytes() > now || fitting.bytes() * 4 <= now {
-                shard.write().frequencies = fitting;
-            }
-        }
     }
 
     /// Counts what the map takes, gives back what it does not need, and drops what is too much.
