@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from . import proc
@@ -16,6 +17,18 @@ from .storage import Place, Usage
 QUIET_S = 10
 """Seconds without a new model after which learning has ended. Models are learned one after the other, with rests in
 between."""
+
+
+def wait_until_steady(figure: Callable[[], object], quiet_s: float, timeout_s: float = 600) -> None:
+    """Waits until a figure has not changed for so many seconds."""
+    deadline = time.monotonic() + timeout_s
+    before, since = figure(), time.monotonic()
+    while time.monotonic() < since + quiet_s:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"it still changes after {timeout_s:.0f} s: {before}")
+        time.sleep(0.2)
+        if (now := figure()) != before:
+            before, since = now, time.monotonic()
 
 
 class Pool(Place):
@@ -140,12 +153,7 @@ class Pool(Place):
         """With models of pages: waits until no more are learned, and codes pages again that were stored before them."""
         if not self.compression.startswith("page"):
             return
-        models, quiet_since = -1, time.monotonic()
-        while time.monotonic() < quiet_since + QUIET_S:
-            time.sleep(0.2)
-            now = self.figures("status")["models"]
-            if now != models:
-                models, quiet_since = now, time.monotonic()
+        wait_until_steady(lambda: self.figures("status")["models"], QUIET_S)
         self.pagefold("fold", self.pool, timeout_s=600)
 
     def usage(self, paths: list[Path]) -> Usage:

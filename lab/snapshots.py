@@ -19,7 +19,7 @@ from .ledger import Run
 from .mariadb import USER as MYSQL
 from .mariadb import MariaDB
 from .paths import require_room
-from .pool import Pool
+from .pool import Pool, wait_until_steady
 from .postgres import USER as POSTGRES
 from .postgres import Postgres
 from .server import Server
@@ -36,7 +36,8 @@ RATES = (None, 100, 300, 300)
 """Bounds of the load in transactions a second, of which each pool gets one. Without a bound, the load takes all
 processors and makes rounds slow."""
 QUIET_S = 8
-"""Nothing is written by itself that has not been written for so long after the last change."""
+"""Seconds after which nothing is coded again that was written in haste: pages are, some seconds after their last write
+(docs/SEMANTICS.md), and take less room then."""
 FREED_SLACK_BYTES = 4 << 20
 """Bytes of the pool's own metadata and of the load's writes meanwhile. The exact comparison is made without load, at
 the end."""
@@ -220,19 +221,6 @@ def wait_until_freed(pool: Pool, timeout_s: float = 120) -> None:
         time.sleep(0.1)
 
 
-def wait_until_quiet(pool: Pool, timeout_s: float = 120) -> None:
-    """Waits until nothing is coded again that a database wrote in haste: its pages are, some seconds after the last write
-    (docs/SEMANTICS.md), and take less room then."""
-    deadline = time.monotonic() + timeout_s
-    held, since = held_bytes(pool), time.monotonic()
-    while time.monotonic() < since + QUIET_S:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the pool still changes after {timeout_s:.0f} s")
-        time.sleep(0.2)
-        if (now := held_bytes(pool)) != held:
-            held, since = now, time.monotonic()
-
-
 def destroy_exactly(pool: Pool, what: str) -> int:
     """Destroys snapshots of a database that rests, and verifies that this frees as many bytes as were told before.
     Returns that number."""
@@ -264,7 +252,7 @@ def campaign(run: Run, product: str, rounds: int, moments: random.Random, tell=p
         source.stop()
         # The dataset is unmounted, since access times would still be written.
         source.dataset.unmount()
-        wait_until_quiet(pool)
+        wait_until_steady(lambda: held_bytes(pool), QUIET_S)
         names = [s["name"] for s in listed(pool, "snapshot")]
         assert names == [f"{source.dataset.name}@s{n}" for n in kept], names
         freed = 0

@@ -10,8 +10,8 @@ use crate::failure::Result;
 use crate::settings::{self, ListedProperties};
 use crate::{dataset_properties, engine_errors, names, props};
 
-/// Returns the figures of all datasets and snapshots of an open pool as they are at one moment, by name. `mounted` returns where the one with a
-/// number is mounted.
+/// Returns the figures of all datasets and snapshots of an open pool as they are at one moment, by name. `mounted`
+/// returns where the one with a number is mounted.
 pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<DatasetFigures>> {
     let listed = pool.list().map_err(|error| engine_errors::failed("cannot list the datasets", &error))?;
     let status = pool.status();

@@ -364,29 +364,25 @@ impl Pool {
         if space.available_bytes < space.capacity_bytes / SPARE_PART {
             return Ok(None);
         }
-        let bytes = chained.iter().map(|page| page.content.len() as u64).sum();
         chained.sort_by_key(|page| (page.dataset, page.object, page.page));
-        chained.dedup_by_key(|page| (page.dataset, page.object, page.page));
-        while let Some((of, object)) = chained.first().map(|page| (page.dataset, page.object)) {
-            let others = chained
-                .split_off(chained.partition_point(|page| (page.dataset, page.object) == (of, object)));
-            let pages = std::mem::replace(&mut chained, others);
-            let Some(dataset) = self.dataset_by_id(of) else { continue };
+        for pages in chained.chunk_by(|a, b| (a.dataset, a.object) == (b.dataset, b.object)) {
+            let Some(first) = pages.first() else { continue };
+            let Some(dataset) = self.dataset_by_id(first.dataset) else { continue };
             let mut ready = Vec::with_capacity(pages.len());
             for page in pages {
                 let mut top = [None];
-                dataset.tree.pages(object, page.page, &mut top)?;
+                dataset.tree.pages(page.object, page.page, &mut top)?;
                 if let [Some(top)] = top.map(|top| top.filter(|top| top.addr == page.addr)) {
-                    ready.push((page.page, top, page.content));
+                    ready.push((page.page, top, PageBuf::clone(&page.content)));
                 }
             }
-            self.put_in_full(&dataset, object, ready)?;
+            self.put_in_full(&dataset, first.object, ready)?;
         }
-        Ok(Some(bytes))
+        Ok(Some(chained.iter().map(|page| page.content.len() as u64).sum()))
     }
 
-    /// Stores pages of `object` again, in full, through the log: number, record and content of each. Returns the number of
-    /// those that had the same record until then, which nothing else has.
+    /// Stores pages of `object` again, in full, through the log: number, record and content of each. Returns the number
+    /// of those that had the same record until then, which nothing else has.
     fn put_in_full(
         &self,
         dataset: &LiveDataset,

@@ -2,8 +2,9 @@
 //!
 //! The tail of a log is committed again and again, and somebody waits each time. Such a page, and any of which only a part
 //! was written, is stored as a delta or in full, by LZ4. When it has been quiet for a while it is coded once more, as its
-//! dataset says: a page of a log soon after the next one was written, when its content is still in memory. If the process ends before that, it stays as it is until it is written or recompressed. If more pages are
-//! written so than are remembered, or than the pool has room for, the others are coded small at once.
+//! dataset says: a page of a log soon after the next one was written, when its content is still in memory. If the process
+//! ends before that, it stays as it is until it is written or recompressed. If more pages are written so than are
+//! remembered, or than the pool has room for, the others are coded small at once.
 
 use std::collections::HashMap;
 

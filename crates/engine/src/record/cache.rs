@@ -92,7 +92,7 @@ impl RecordCache {
         found
     }
 
-    /// Returns true if the record at `addr` is held. This does not count as a use of it.
+    /// Returns true if the record at `addr` is held. This does not count as a request for it.
     #[must_use]
     pub(crate) fn has(&self, addr: Addr) -> bool {
         self.records.has(addr)

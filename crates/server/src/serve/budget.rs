@@ -91,17 +91,35 @@ impl PageCache {
     }
 }
 
-/// Returns the bytes that are left free.
-fn reserve(memory: &Memory) -> u64 {
-    (memory.total_bytes / FREE_SHARE).max(FREE_BYTES_MIN.min(memory.total_bytes / FREE_SHARE_MOST))
+/// Memory as it was found at the last look.
+#[derive(Clone, Copy, Debug)]
+struct SeenMemory {
+    memory: Memory,
+    page_cache: PageCache,
+}
+
+impl SeenMemory {
+    fn new(memory: Memory) -> Self {
+        Self { memory, page_cache: PageCache { refaults: memory.refaults, ..PageCache::default() } }
+    }
+
+    /// Returns the bytes that could be had now.
+    fn free(&self) -> u64 {
+        self.memory.available_bytes.saturating_sub(self.page_cache.in_use(&self.memory))
+    }
+
+    /// Returns the bytes that are left free.
+    fn reserve(&self) -> u64 {
+        let total = self.memory.total_bytes;
+        (total / FREE_SHARE).max(FREE_BYTES_MIN.min(total / FREE_SHARE_MOST))
+    }
 }
 
 /// Returns the budget in bytes, with `resident_bytes` resident in this process.
-fn budget(all: &[(Memory, PageCache)], resident_bytes: u64) -> Option<u64> {
+fn budget(all: &[SeenMemory], resident_bytes: u64) -> Option<u64> {
     let held = resident_bytes.saturating_sub(BESIDE_BYTES);
-    let of = |(memory, page_cache): &(Memory, PageCache)| {
-        let free = memory.available_bytes.saturating_sub(page_cache.in_use(memory));
-        (held + free).saturating_sub(reserve(memory)).min(memory.total_bytes / MOST_SHARE)
+    let of = |seen: &SeenMemory| {
+        (held + seen.free()).saturating_sub(seen.reserve()).min(seen.memory.total_bytes / MOST_SHARE)
     };
     all.iter().map(of).min().map(|bytes| bytes.max(LEAST_BYTES))
 }
@@ -110,8 +128,8 @@ fn budget(all: &[(Memory, PageCache)], resident_bytes: u64) -> Option<u64> {
 pub(super) struct CacheBudget {
     pool: Arc<Pool>,
     wanted: Mutex<CacheSize>,
-    /// As at the last look: of the machine, and of the control groups.
-    seen: Mutex<Vec<(Memory, PageCache)>>,
+    /// That of the machine, and of the control groups.
+    seen: Mutex<Vec<SeenMemory>>,
 }
 
 impl CacheBudget {
@@ -134,13 +152,12 @@ impl CacheBudget {
         *self.wanted.lock() == CacheSize::Auto
     }
 
-    /// Returns true if so little memory is free that others may want more before the next look.
+    /// Returns true if so little memory is free that others may want more before the next look, and the caches have some to
+    /// give.
     pub(super) fn is_short(&self) -> bool {
-        let is_short = |(memory, page_cache): &(Memory, PageCache)| {
-            memory.available_bytes.saturating_sub(page_cache.in_use(memory))
-                < memory.total_bytes / FREE_SHARE_MOST
-        };
-        self.is_auto() && self.seen.lock().iter().any(is_short)
+        let is_short = |seen: &SeenMemory| seen.free() < seen.memory.total_bytes / FREE_SHARE_MOST;
+        let can_give = || self.pool.memory().budget_bytes > LEAST_BYTES + LEAST_BYTES / STEP;
+        self.is_auto() && self.seen.lock().iter().any(is_short) && can_give()
     }
 
     /// Follows the memory that is free, if that is wanted. `resident_bytes` are resident in this process. `turn` is true
@@ -154,15 +171,12 @@ impl CacheBudget {
         let mut seen = self.seen.lock();
         // Groups are another number if the server was moved.
         if seen.len() != all.len() {
-            *seen = all
-                .iter()
-                .map(|memory| (*memory, PageCache { refaults: memory.refaults, ..PageCache::default() }))
-                .collect();
+            *seen = all.iter().copied().map(SeenMemory::new).collect();
         }
-        for ((memory, page_cache), now) in seen.iter_mut().zip(all) {
-            *memory = *now;
+        for (seen, memory) in seen.iter_mut().zip(all) {
+            seen.memory = *memory;
             if turn {
-                page_cache.look(now);
+                seen.page_cache.look(memory);
             }
         }
         let now = self.pool.memory().budget_bytes;
@@ -185,7 +199,7 @@ mod tests {
 
     fn budget_mib(all: &[Memory], hot: u32, resident_mib: u64) -> u64 {
         let page_cache = PageCache { hot, ..PageCache::default() };
-        let all: Vec<_> = all.iter().map(|memory| (*memory, page_cache)).collect();
+        let all: Vec<_> = all.iter().map(|memory| SeenMemory { memory: *memory, page_cache }).collect();
         budget(&all, resident_mib * MIB).unwrap() / MIB
     }
 

@@ -114,7 +114,7 @@ struct Queue {
 
 impl Queue {
     /// Takes out the region that goes next, and returns true beside it if it is mostly holes: records that were removed
-    /// leave holes, and to drop such a region frees most.
+    /// leave holes, and to drop such a region frees most. Its bytes do not count any more.
     fn oldest(&mut self) -> Option<(RecordRegion, bool)> {
         let before_last = self.regions.len().saturating_sub(1);
         let sparse = self
@@ -123,6 +123,7 @@ impl Queue {
             .take(before_last)
             .position(|filled| filled.filler.region().live_bytes() * 2 < filled.len_bytes());
         let filled = self.regions.remove(sparse.unwrap_or(0))?;
+        self.bytes -= filled.cost();
         Some((filled, sparse.is_some()))
     }
 
@@ -170,6 +171,11 @@ struct Shard {
 impl Shard {
     fn new(capacity_bytes: u64) -> Self {
         Self { held: HashMap::default(), frequencies: Frequencies::new(counters_bytes(capacity_bytes)) }
+    }
+
+    /// Returns where the record at `addr` lies, if that is in `region`.
+    fn held_in(&self, addr: Addr, region: &Arc<Region>) -> Option<&CachedRecord> {
+        self.held.get(&addr).filter(|entry| Arc::ptr_eq(&entry.region, region))
     }
 }
 
@@ -231,7 +237,7 @@ impl RecordMap {
         self.shard(addr).read().held.get(&addr).map(CachedRecord::record)
     }
 
-    /// Returns true if the record at `addr` is held. This does not count as a use of it.
+    /// Returns true if the record at `addr` is held. This does not count as a request for it.
     pub(super) fn has(&self, addr: Addr) -> bool {
         self.shard(addr).read().held.contains_key(&addr)
     }
@@ -278,9 +284,7 @@ impl RecordMap {
         let Some((region, start)) = self.copy(queues, which, addr, record) else { return };
         let len_bytes = record.len() as u32;
         let mut shard = self.shard(addr).write();
-        let is_there =
-            |from: &Arc<Region>| shard.held.get(&addr).is_some_and(|entry| Arc::ptr_eq(&entry.region, from));
-        if !out_of.is_none_or(is_there) {
+        if out_of.is_some_and(|from| shard.held_in(addr, from).is_none()) {
             return region.forget(len_bytes);
         }
         let entry = CachedRecord { region, start: start as u32, len_bytes };
@@ -334,45 +338,40 @@ impl RecordMap {
             let which = if queues.long.bytes > long_bytes { Which::Long } else { Which::Short };
             let Some((filled, sparse)) = queues.get(which).oldest() else { return };
             if sparse {
-                self.drop_regions(queues, [Some(filled), None], which, u64::MAX);
+                self.drop_regions(queues, vec![filled], which, u64::MAX);
             } else if which == Which::Long {
                 // There is less room than there was. The last region goes whole, since half of it would be one again.
                 let room = if queues.long.regions.is_empty() { 0 } else { self.region_bytes / 2 };
-                self.drop_regions(queues, [Some(filled), None], Which::Long, room);
+                self.drop_regions(queues, vec![filled], Which::Long, room);
             } else if queues.long.bytes + filled.cost() <= long_bytes {
-                queues.short.bytes -= filled.cost();
                 queues.long.add_full(filled);
             } else {
-                let long = queues.long.oldest().map(|(filled, _)| filled);
-                if let Some(long) = &long {
-                    queues.long.bytes -= long.cost();
-                    queues.short.bytes += long.cost();
-                }
-                let room = long.as_ref().map_or(0, |long| long.len_bytes().max(filled.len_bytes()));
-                // Those of the long queue come first: of two records that were asked for as often, that one stays.
-                self.drop_regions(queues, [long, Some(filled)], Which::Short, room);
+                // That of the long queue comes first: of two records that were asked for as often, the one in it stays.
+                let (long, room) = match queues.long.oldest() {
+                    Some((long, _)) => {
+                        let room = long.len_bytes().max(filled.len_bytes());
+                        (Some(long), room)
+                    }
+                    None => (None, 0),
+                };
+                self.drop_regions(queues, long.into_iter().chain([filled]).collect(), Which::Long, room);
             }
         }
     }
 
-    /// Drops regions whose bytes count for queue `from`. Of their records, those that were asked for most are copied to
-    /// the end of a queue, up to `room` bytes of them: all, if they are to stay in their queue, and else the long one.
-    fn drop_regions(&self, queues: &mut Queues, regions: [Option<RecordRegion>; 2], from: Which, room: u64) {
+    /// Drops regions that were taken out of their queues. Of their records, those that were asked for most are copied to
+    /// the end of queue `to`, up to `room` bytes of them.
+    fn drop_regions(&self, queues: &mut Queues, regions: Vec<RecordRegion>, to: Which, room: u64) {
         let mut found: Vec<(Reverse<u8>, Addr, Record)> = Vec::new();
-        for filled in regions.iter().flatten() {
-            let cost = filled.cost();
-            queues.get(from).bytes -= cost;
-            self.held_bytes.fetch_sub(cost, Relaxed);
+        for filled in &regions {
+            self.held_bytes.fetch_sub(filled.cost(), Relaxed);
             for addr in &filled.addrs {
                 let shard = self.shard(*addr).read();
-                let own =
-                    shard.held.get(addr).filter(|entry| Arc::ptr_eq(&entry.region, filled.filler.region()));
-                found.extend(
-                    own.map(|entry| (Reverse(shard.frequencies.of(hash(*addr))), *addr, entry.record())),
-                );
+                let times = || Reverse(shard.frequencies.of(hash(*addr)));
+                let own = shard.held_in(*addr, filled.filler.region());
+                found.extend(own.map(|entry| (times(), *addr, entry.record())));
             }
         }
-        let to = if room == u64::MAX { from } else { Which::Long };
         // A stable sort.
         found.sort_by_key(|(times, ..)| *times);
         let mut left = room;
@@ -384,12 +383,12 @@ impl RecordMap {
                 self.place(queues, to, (addr, &record), Some(region));
             } else {
                 let mut shard = self.shard(addr).write();
-                if shard.held.get(&addr).is_some_and(|entry| Arc::ptr_eq(&entry.region, region)) {
+                if shard.held_in(addr, region).is_some() {
                     shard.held.remove(&addr);
                 }
             }
         }
-        for RecordRegion { filler, addrs } in regions.into_iter().flatten() {
+        for RecordRegion { filler, addrs } in regions {
             let region = Arc::clone(filler.region());
             drop((filler, addrs));
             if region.len_bytes() as u64 == self.region_bytes && queues.spare.is_none() {
