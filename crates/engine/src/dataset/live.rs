@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use super::accounting::{RecordRole, SpaceAccounting};
+use super::base_streams::BaseStreams;
 use super::budget::{Budget, Claim};
 use super::codecs::Setting;
 use super::dead::DeadBlocks;
@@ -77,6 +78,8 @@ pub struct LiveDataset {
     budget: RwLock<Option<Arc<Budget>>>,
     /// Compression of new pages, where it differs from that of the pool.
     pub(super) compression: Mutex<Setting>,
+    /// Writers of parts of pages, whose content is read ahead of them.
+    pub(super) base_streams: BaseStreams,
 }
 
 impl LiveDataset {
@@ -103,6 +106,7 @@ impl LiveDataset {
             has_budget: AtomicBool::default(),
             budget: RwLock::default(),
             compression: Mutex::default(),
+            base_streams: BaseStreams::default(),
         }
     }
 

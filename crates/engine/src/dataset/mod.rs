@@ -27,6 +27,7 @@
 
 mod accept;
 pub(crate) mod accounting;
+mod base_streams;
 pub(crate) mod budget;
 mod claims;
 mod codecs;

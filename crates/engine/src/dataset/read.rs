@@ -69,18 +69,38 @@ impl LiveDataset {
         self.read_planned(devices, (object, record_size), offset, buf, rest)
     }
 
-    /// Reads a page of which a part is to be written. Its content is remembered with its record: its delta needs it.
+    /// Reads a page of which a part is to be written. Its content is remembered with its record: its delta needs it. If the
+    /// writer goes through the pages in order, the content of those that follow is read at once.
     pub(super) fn read_base(&self, object: u64, record_size: u32, page: u64, buf: &mut [u8]) -> Result<()> {
-        let mut of = None;
-        let offset = page * u64::from(record_size);
+        let of = (object, record_size);
+        let pages = self.base_streams.pages_to_read(object, page, record_size);
+        if pages > 1 {
+            let mut all = vec![0; pages as usize * record_size as usize];
+            // If one of the others cannot be read, this one may be.
+            if self.read_and_hold(of, page, &mut all).is_ok() {
+                let (first, _) = all.split_at(record_size as usize);
+                buf.copy_from_slice(first);
+                return Ok(());
+            }
+        }
+        self.read_and_hold(of, page, buf)
+    }
+
+    /// Reads pages from `first` on, and remembers the content of each with its record.
+    fn read_and_hold(&self, (object, record_size): (u64, u32), first: u64, buf: &mut [u8]) -> Result<()> {
+        let mut of = Vec::new();
+        let offset = first * u64::from(record_size);
         self.read_planned(&self.shared.devices, (object, record_size), offset, buf, &mut |parts| {
-            of = match parts.first().map(|part| &part.source) {
-                Some(PageSource::Record(addr, _) | PageSource::Fetch(Ptr { addr, .. })) => Some(*addr),
-                _ => None,
-            };
+            of.clear();
+            of.extend(parts.iter().map(|part| match &part.source {
+                PageSource::Record(addr, _) | PageSource::Fetch(Ptr { addr, .. }) => Some(*addr),
+                PageSource::Zeros | PageSource::Page(_) => None,
+            }));
         })?;
-        if let Some(addr) = of {
-            self.shared.recent.hold(addr, &PageBuf::from(&*buf));
+        for (addr, page) in of.into_iter().zip(buf.chunks(record_size as usize)) {
+            if let Some(addr) = addr {
+                self.shared.recent.hold(addr, &PageBuf::from(page));
+            }
         }
         Ok(())
     }
