@@ -23,14 +23,22 @@ fn words(bytes: u64) -> usize {
 /// Counts of requests, by hash of what was asked for. Two threads that count at the same time may count once.
 pub(super) struct Frequencies {
     words: Box<[AtomicU64]>,
+    /// Requests of this period, and those of them that were found.
     counted: AtomicU64,
+    found: AtomicU64,
+    /// Requests of the last period that were found.
+    found_before: AtomicU64,
 }
 
 impl Frequencies {
     /// Creates one with a counter for each 4 bits of `bytes`, which is rounded up to a power of two.
     pub(super) fn new(bytes: u64) -> Self {
-        let words = words(bytes);
-        Self { words: std::iter::repeat_with(AtomicU64::default).take(words).collect(), counted: 0.into() }
+        Self {
+            words: std::iter::repeat_with(AtomicU64::default).take(words(bytes)).collect(),
+            counted: 0.into(),
+            found: 0.into(),
+            found_before: u64::MAX.into(),
+        }
     }
 
     /// Has as many counters as one that is created with `bytes`. They begin anew if there were too few, or four times as
@@ -66,11 +74,20 @@ impl Frequencies {
         counts.min().unwrap_or(0) as u8
     }
 
-    /// Counts a request for `hash`. After each `period` of requests all counts are halved.
-    pub(super) fn count(&self, hash: u64, period: u64) {
+    /// Returns the number of requests of the last period that were found; `u64::MAX` if there was none.
+    pub(super) fn found_before(&self) -> u64 {
+        self.found_before.load(Relaxed)
+    }
+
+    /// Counts a request for `hash`, which was found or not. After each `period` of requests all counts are halved.
+    pub(super) fn count(&self, hash: u64, is_found: bool, period: u64) {
         self.add(hash, 1);
+        if is_found {
+            self.found.fetch_add(1, Relaxed);
+        }
         if self.counted.fetch_add(1, Relaxed) + 1 >= period {
             self.counted.store(0, Relaxed);
+            self.found_before.store(self.found.swap(0, Relaxed), Relaxed);
             for word in &self.words {
                 word.store((word.load(Relaxed) >> 1) & HALVES, Relaxed);
             }
@@ -99,7 +116,7 @@ mod tests {
     fn requests_are_counted_up_to_a_limit() {
         let frequencies = Frequencies::new(64 << 10);
         for of in 0..1000 {
-            (0..of % 20).for_each(|_| frequencies.count(hash(of), u64::MAX));
+            (0..of % 20).for_each(|_| frequencies.count(hash(of), false, u64::MAX));
         }
         let exact =
             (0..1000).filter(|of| u64::from(frequencies.of(hash(*of))) == (of % 20).min(MOST)).count();
@@ -129,15 +146,17 @@ mod tests {
     #[test]
     fn counts_are_halved_after_a_period() {
         let frequencies = Frequencies::new(64 << 10);
-        (0..9).for_each(|_| frequencies.count(hash(1), 100));
-        (0..90).for_each(|of| frequencies.count(hash(100 + of), 100));
+        assert_eq!(frequencies.found_before(), u64::MAX);
+        (0..9).for_each(|_| frequencies.count(hash(1), false, 100));
+        (0..90).for_each(|of| frequencies.count(hash(100 + of), false, 100));
         assert_eq!(frequencies.of(hash(1)), 9);
-        frequencies.count(hash(1), 100);
+        frequencies.count(hash(1), false, 100);
         assert_eq!(frequencies.of(hash(1)), 5);
         assert_eq!(frequencies.of(hash(100)), 0);
-        (0..99).for_each(|of| frequencies.count(hash(1000 + of), 100));
+        (0..99).for_each(|of| frequencies.count(hash(1000 + of), false, 100));
         assert_eq!(frequencies.of(hash(1)), 5);
-        frequencies.count(hash(2000), 100);
-        assert_eq!(frequencies.of(hash(1)), 2);
+        assert_eq!(frequencies.found_before(), 0);
+        frequencies.count(hash(2000), true, 100);
+        assert_eq!((frequencies.of(hash(1)), frequencies.found_before()), (2, 1));
     }
 }

@@ -32,6 +32,8 @@ const SHORT_PART: u64 = 10;
 const BYTES_PER_COUNTERS: u64 = 128;
 /// Counts of requests are halved after this many for each record that is held.
 const PERIOD: u64 = 4;
+/// Few are found if fewer than this part (one divided by this) of the requests are.
+const FEW_FOUND_PART: u64 = 8;
 /// Shortest period of a part of the map, in requests.
 const PERIOD_MIN: u64 = 64;
 /// Number of parts of the map, each with its own lock.
@@ -228,8 +230,9 @@ impl RecordMap {
     /// Returns the record at `addr`, if it is held. This counts as a request for it.
     pub(super) fn get(&self, addr: Addr) -> Option<Record> {
         let shard = self.shard(addr).read();
-        shard.frequencies.count(hash(addr), self.period.load(Relaxed));
-        shard.held.get(&addr).map(CachedRecord::record)
+        let held = shard.held.get(&addr);
+        shard.frequencies.count(hash(addr), held.is_some(), self.period.load(Relaxed));
+        held.map(CachedRecord::record)
     }
 
     /// Returns the record at `addr`, if it is held. This does not count as a request for it.
@@ -338,36 +341,44 @@ impl RecordMap {
             let which = if queues.long.bytes > long_bytes { Which::Long } else { Which::Short };
             let Some((filled, sparse)) = queues.get(which).oldest() else { return };
             if sparse {
-                self.drop_regions(queues, vec![filled], which, u64::MAX);
+                self.drop_regions(queues, [None, Some(filled)], which, u64::MAX);
             } else if which == Which::Long {
                 // There is less room than there was. The last region goes whole, since half of it would be one again.
                 let room = if queues.long.regions.is_empty() { 0 } else { self.region_bytes / 2 };
-                self.drop_regions(queues, vec![filled], Which::Long, room);
+                self.drop_regions(queues, [None, Some(filled)], Which::Long, room);
             } else if queues.long.bytes + filled.cost() <= long_bytes {
                 queues.long.add_full(filled);
             } else {
-                // That of the long queue comes first: of two records that were asked for as often, the one in it stays.
-                let (long, room) = match queues.long.oldest() {
-                    Some((long, _)) => {
-                        let room = long.len_bytes().max(filled.len_bytes());
-                        (Some(long), room)
-                    }
-                    None => (None, 0),
-                };
-                self.drop_regions(queues, long.into_iter().chain([filled]).collect(), Which::Long, room);
+                let long = queues.long.oldest().map(|(long, _)| long);
+                let room = long.as_ref().map_or(0, |long| long.len_bytes().max(filled.len_bytes()));
+                self.drop_regions(queues, [long, Some(filled)], Which::Long, room);
             }
         }
     }
 
-    /// Drops regions that were taken out of their queues. Of their records, those that were asked for most are copied to
-    /// the end of queue `to`, up to `room` bytes of them.
-    fn drop_regions(&self, queues: &mut Queues, regions: Vec<RecordRegion>, to: Which, room: u64) {
+    /// Returns true if few requests were found lately: each record that comes would go before it is asked for again, and
+    /// push out one that may be.
+    fn finds_few(&self) -> bool {
+        let found = self.shards.iter().map(|shard| shard.read().frequencies.found_before());
+        let found = found.fold(0, u64::saturating_add);
+        found.saturating_mul(FEW_FOUND_PART) < self.period.load(Relaxed) * SHARDS as u64
+    }
+
+    /// Drops regions that were taken out of their queues: one of the long queue that another is held against, and the
+    /// other. Of their records, those that were asked for most are copied to the end of queue `to`, up to `room` bytes of
+    /// them. Of two that were asked for as often, that of the long queue stays; and where few are found, that of the other
+    /// must have been asked for twice more.
+    fn drop_regions(&self, queues: &mut Queues, regions: [Option<RecordRegion>; 2], to: Which, room: u64) {
         let mut found: Vec<(Reverse<u8>, Addr, Record)> = Vec::new();
-        for filled in &regions {
+        let [long, other] = regions;
+        let more = u8::from(long.is_some() && self.finds_few());
+        let regions = long.map(|long| (long, more)).into_iter().chain(other.map(|other| (other, 0)));
+        let regions: Vec<_> = regions.collect();
+        for (filled, more) in &regions {
             self.held_bytes.fetch_sub(filled.cost(), Relaxed);
             for addr in &filled.addrs {
                 let shard = self.shard(*addr).read();
-                let times = || Reverse(shard.frequencies.of(hash(*addr)));
+                let times = || Reverse(shard.frequencies.of(hash(*addr)) + more);
                 let own = shard.held_in(*addr, filled.filler.region());
                 found.extend(own.map(|entry| (times(), *addr, entry.record())));
             }
@@ -388,7 +399,7 @@ impl RecordMap {
                 }
             }
         }
-        for RecordRegion { filler, addrs } in regions {
+        for (RecordRegion { filler, addrs }, _) in regions {
             let region = Arc::clone(filler.region());
             drop((filler, addrs));
             if region.len_bytes() as u64 == self.region_bytes && queues.spare.is_none() {

@@ -329,7 +329,7 @@ fn replay_behind(
             is_held.remove(&held.pop_front().unwrap());
         }
         came += 1;
-        found += replay(cache, std::iter::once(slot), |_| 1000);
+        found += replay(cache, std::iter::once(slot), |_| 3000);
     }
     (came, found)
 }
@@ -339,8 +339,10 @@ fn replay_behind(
 #[test]
 fn what_a_database_holds_itself_is_not_held_twice() {
     let slots = 20_000;
-    for (own, held, least_permille) in [(6000, 4000, 90), (2000, 10_000, 400), (10_000, 6000, 100)] {
-        let cache = RecordCache::new(held * 1100);
+    for (own, held, least_permille) in
+        [(6000, 4000, 90), (2000, 10_000, 400), (10_000, 6000, 100), (7000, 900, 30), (7000, 2000, 70)]
+    {
+        let cache = RecordCache::new(held * 3200);
         let mut next = uniform(slots);
         replay_behind(own, &cache, std::iter::repeat_with(&mut next), 6 * slots as usize);
         let (came, found) = replay_behind(own, &cache, std::iter::repeat_with(&mut next), 3 * slots as usize);
