@@ -14,6 +14,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -30,6 +31,8 @@ const CLASS_BYTES: usize = 128 << 10;
 const CLASS_BUFFERS: usize = 16;
 /// Bytes kept of all large classes, for all threads.
 const LARGE_BYTES: usize = 16 << 20;
+/// Time after which large buffers that nobody has needed are freed.
+const IDLE: Duration = Duration::from_secs(5);
 
 thread_local! {
     static FREE: RefCell<Small> = RefCell::new(Small::default());
@@ -60,13 +63,66 @@ pub(crate) fn kept_bytes() -> u64 {
     LARGE.lock().bytes as u64 + SMALL_BYTES.load(Relaxed)
 }
 
-static LARGE: Mutex<Large> =
-    Mutex::new(Large { free: [const { Vec::new() }; CLASSES - SMALL_CLASSES], bytes: 0 });
+static LARGE: Mutex<Large> = Mutex::new(Large::new());
 
 /// Large buffers that wait to be reused.
 struct Large {
     free: [Vec<Arc<Raw>>; CLASSES - SMALL_CLASSES],
     bytes: usize,
+    /// Least value of `bytes` since idle buffers were last taken out, and that instant.
+    least: usize,
+    idle_taken: Option<Instant>,
+}
+
+impl Large {
+    const fn new() -> Self {
+        Self { free: [const { Vec::new() }; CLASSES - SMALL_CLASSES], bytes: 0, least: 0, idle_taken: None }
+    }
+
+    fn take(&mut self, class: usize) -> Option<Arc<Raw>> {
+        let raw = self.free.get_mut(class)?.pop()?;
+        self.bytes -= raw.capacity_bytes;
+        self.least = self.least.min(self.bytes);
+        Some(raw)
+    }
+
+    /// Puts a buffer into the list; returns it if there are enough.
+    fn put(&mut self, class: usize, raw: Arc<Raw>) -> Option<Arc<Raw>> {
+        if self.bytes + raw.capacity_bytes > LARGE_BYTES {
+            return Some(raw);
+        }
+        self.bytes += raw.capacity_bytes;
+        self.free[class].push(raw);
+        None
+    }
+
+    /// Takes out what nobody has needed since the last call: as many bytes as there were at any time, the largest first.
+    fn take_idle(&mut self) -> Vec<Arc<Raw>> {
+        let mut idle = Vec::new();
+        let mut left = self.least;
+        for free in self.free.iter_mut().rev() {
+            while let Some(raw) = free.pop_if(|raw| raw.capacity_bytes <= left) {
+                left -= raw.capacity_bytes;
+                self.bytes -= raw.capacity_bytes;
+                idle.push(raw);
+            }
+        }
+        self.least = self.bytes;
+        idle
+    }
+}
+
+/// Frees large buffers that nobody has needed for [`IDLE`]. To be called more often than that.
+pub(crate) fn free_idle() {
+    let mut large = LARGE.lock();
+    let now = Instant::now();
+    if large.idle_taken.is_none_or(|taken| now.duration_since(taken) >= IDLE) {
+        large.idle_taken = Some(now);
+        let idle = large.take_idle();
+        // They are freed without the lock.
+        drop(large);
+        drop(idle);
+    }
 }
 
 /// A byte buffer whose start and length are multiples of the block size.
@@ -225,10 +281,7 @@ fn capacity_for(len_bytes: usize) -> usize {
 fn reuse(len_bytes: usize) -> Option<Arc<Raw>> {
     let class = class_of(len_bytes)?;
     if let Some(class) = class.checked_sub(SMALL_CLASSES) {
-        let mut large = LARGE.lock();
-        let raw = large.free.get_mut(class)?.pop()?;
-        large.bytes -= raw.capacity_bytes;
-        return Some(raw);
+        return LARGE.lock().take(class);
     }
     let small = |free: &RefCell<Small>| {
         let mut small = free.borrow_mut();
@@ -243,15 +296,9 @@ fn recycle(mut raw: Arc<Raw>) {
     // Memory that somebody else has still is freed by the last one.
     let Some(class) = Arc::get_mut(&mut raw).and_then(|raw| class_of(raw.capacity_bytes)) else { return };
     if let Some(class) = class.checked_sub(SMALL_CLASSES) {
-        let mut large = LARGE.lock();
-        if large.bytes + raw.capacity_bytes <= LARGE_BYTES {
-            large.bytes += raw.capacity_bytes;
-            large.free[class].push(raw);
-        } else {
-            // The buffer is freed without the lock.
-            drop(large);
-            drop(raw);
-        }
+        let more = LARGE.lock().put(class, raw);
+        // It is freed without the lock.
+        drop(more);
         return;
     }
     let keep = (CLASS_BYTES / raw.capacity_bytes).clamp(1, CLASS_BUFFERS);
@@ -267,4 +314,34 @@ fn recycle(mut raw: Arc<Raw>) {
             small.free[class].push(raw);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 128 << 10;
+
+    #[test]
+    fn large_buffers_that_nobody_needs_are_freed_and_those_in_use_stay() {
+        let mut large = Large::new();
+        for _ in 0..2 * LARGE_BYTES / SIZE {
+            drop(large.put(0, Raw::zeroed(SIZE)));
+        }
+        drop(large.put(3, Raw::zeroed(SIZE << 3)));
+        assert_eq!(large.bytes, LARGE_BYTES, "no more than the bound");
+        assert!(large.take_idle().is_empty(), "all of them came since the last call");
+        // Eight are in use at a time.
+        for _ in 0..20 {
+            let used: Vec<_> = (0..8).map_while(|_| large.take(0)).collect();
+            assert_eq!(used.len(), 8);
+            for raw in used {
+                assert!(large.put(0, raw).is_none());
+            }
+        }
+        assert_eq!(large.take_idle().len(), LARGE_BYTES / SIZE - 8);
+        assert_eq!(large.bytes, 8 * SIZE);
+        assert_eq!(large.take_idle().len(), 8, "nobody has taken one since");
+        assert_eq!((large.bytes, large.take_idle().len()), (0, 0));
+    }
 }

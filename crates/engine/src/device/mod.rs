@@ -79,7 +79,7 @@ mod writes;
 pub use answers::Answers;
 pub(crate) use answers::owes;
 pub use buffer::AlignedBuf;
-pub(crate) use buffer::kept_bytes;
+pub(crate) use buffer::{free_idle, kept_bytes};
 pub use class::{IoClass, IoKind};
 pub use devices::Devices;
 pub(crate) use devices::{DeviceHere, FoundMember, READ_BYTES_MAX};

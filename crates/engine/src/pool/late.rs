@@ -15,9 +15,10 @@ use pagefold_codec::registry;
 
 use super::Pool;
 use super::models::draw;
-use super::recompress::PageRange;
+use super::recompress::{CALL_PAGES, PageRange, RecompressPlan, RecompressReport, targets};
 use super::traffic::Traffic;
-use crate::dataset::{Dataset, LiveDataset};
+use crate::dataset::{Commit, Dataset, LiveDataset};
+use crate::record::Compression;
 use crate::{Error, Key, Result};
 
 /// Time without a write after which an object is coded again; also the time of idleness after which a pool counts as
@@ -42,6 +43,27 @@ const SOUGHT_PAGES_MIN: u64 = 8;
 /// An object, by dataset and number.
 type Of = (u64, u64);
 
+/// An object that is being coded again, as far as that has come.
+pub struct LateObject {
+    of: Of,
+    /// The page from which on pages are planned now; `None` if there are none.
+    from: Option<u64>,
+    /// The page up to which deltas have become records in full.
+    expanded: u64,
+    /// The page from which on pages are planned next; `None` if there are none.
+    next: Option<u64>,
+    /// The plan, and the property that it was made for.
+    plan: Option<(Compression, RecompressPlan)>,
+}
+
+impl LateObject {
+    /// Begins with the first page of an object that [`Pool::late`] returned.
+    #[must_use]
+    pub const fn new(of: (u64, u64)) -> Self {
+        Self { of, from: Some(0), expanded: 0, next: None, plan: None }
+    }
+}
+
 impl Pool {
     /// Returns the objects whose model was learned after some of their pages had been stored, or that have many deltas;
     /// each with the number of pages written since.
@@ -56,35 +78,83 @@ impl Pool {
         self.watch.lock().late.extend(late);
     }
 
-    /// Codes again up to `pages_max` pages of an object that [`Pool::late`] returned, from page `from` on. Returns the
-    /// page to go on with; `None` if all were looked at.
+    /// Codes again about `pages_max` pages of an object that [`Pool::late`] returned, or prepares that. Returns false if
+    /// all pages were looked at.
     ///
     /// # Errors
     /// As [`Pool::recompress`].
-    pub fn recompress_late(&self, of: Of, from: u64, pages_max: usize) -> Result<Option<u64>> {
-        let (id, object) = of;
-        let range = PageRange { object, from: 0, to: u64::MAX };
+    pub fn recompress_late(&self, late: &mut LateObject, pages_max: usize) -> Result<bool> {
+        let (id, object) = late.of;
         let dataset = self.dataset_by_id(id);
-        let wanted = dataset.is_some_and(|dataset| dataset.compression_of(object).model_level().is_some());
-        if !wanted {
-            self.watch.lock().late.remove(&of);
-            return Ok(None);
-        }
-        let report = self.recompress_in(id, &[range], (0, from), pages_max);
-        if let Ok(Some(next)) = report.as_ref().map(|report| report.next) {
-            return Ok(Some(next.1));
-        }
-        {
-            let mut watch = self.watch.lock();
-            watch.late.remove(&of);
-            watch.forget_deltas(of);
-        }
-        match report {
+        let compression = dataset.as_ref().map(|dataset| dataset.compression_of(object));
+        let Some((dataset, compression)) =
+            dataset.zip(compression).filter(|(_, by)| by.model_level().is_some())
+        else {
+            self.watch.lock().late.remove(&late.of);
+            return Ok(false);
+        };
+        match self.late_step(&dataset, late, compression, pages_max) {
+            Ok(true) => return Ok(true),
             // The dataset was destroyed meanwhile.
-            Err(Error::NotFound(_)) => Ok(None),
-            Err(error) => Err(error),
-            Ok(_) => self.is_late_no_more(of).map(|()| None),
+            Ok(false) | Err(Error::NotFound(_)) => {}
+            Err(error) => {
+                self.forget_late(late.of);
+                return Err(error);
+            }
         }
+        self.forget_late(late.of);
+        self.is_late_no_more(late.of).map(|()| false)
+    }
+
+    fn forget_late(&self, of: Of) {
+        let mut watch = self.watch.lock();
+        watch.late.remove(&of);
+        watch.forget_deltas(of);
+    }
+
+    /// Does the next step for an object: some deltas of its next pages become records in full; or these pages are
+    /// planned; or a pass is made. Returns false if there are no more pages.
+    fn late_step(
+        &self,
+        dataset: &LiveDataset,
+        late: &mut LateObject,
+        compression: Compression,
+        pages_max: usize,
+    ) -> Result<bool> {
+        self.shared.check_writable()?;
+        let object = late.of.1;
+        if let Some((_, plan)) = late.plan.as_mut().filter(|(by, plan)| *by == compression && !plan.is_done())
+        {
+            self.recompress_step(dataset, plan, pages_max, &mut RecompressReport::default())?;
+            return Ok(true);
+        }
+        // With another property, the rest of these pages is planned anew.
+        let from = match late.plan.take() {
+            Some((_, plan)) if !plan.is_done() => late.from,
+            Some(_) => late.next,
+            None => late.from,
+        };
+        let Some(from) = from else { return Ok(false) };
+        if late.from != Some(from) {
+            (late.from, late.expanded) = (Some(from), from);
+        }
+        self.commit(false)?;
+        let range = PageRange { object, from: 0, to: u64::MAX };
+        let mut report = RecompressReport::default();
+        let found = targets(dataset, &[range], (0, from), CALL_PAGES, &mut report)?;
+        late.next = report.next.map(|(_, page)| page);
+        let end = found.last().map_or(from, |last| last.page.saturating_add(1));
+        while late.expanded < end {
+            let to = late.expanded.saturating_add(pages_max as u64).min(end);
+            let expanded = self.expand_deltas(dataset, object, late.expanded, to)?;
+            late.expanded = to;
+            if expanded > 0 {
+                return Ok(true);
+            }
+        }
+        let plan = self.plan(dataset, &[PageRange { from, ..range }], &found)?;
+        late.plan = Some((compression, plan));
+        Ok(true)
     }
 
     /// Stores that the model of an object is late no more (L1).
@@ -162,8 +232,8 @@ impl Pool {
 pub(super) struct Late {
     /// Pages written to each object when that number last changed, and when the change was seen.
     seen: BTreeMap<Of, (u64, Instant)>,
-    /// The object that is being coded again, and its next page.
-    at: Option<(Of, u64)>,
+    /// The object that is being coded again.
+    at: Option<LateObject>,
     pub(super) traffic: Traffic,
 }
 
@@ -186,11 +256,11 @@ impl Late {
         }
         let found = match self.at.take() {
             Some(at) => Some(at),
-            None => self.quiet(pool, now)?.map(|of| (of, 0)),
+            None => self.quiet(pool, now)?.map(LateObject::new),
         };
-        if let Some((of, from)) = found {
+        if let Some(mut late) = found {
             let pages = if self.is_idle() { PAGES } else { PAGES_BUSY };
-            self.at = pool.recompress_late(of, from, pages)?.map(|next| (of, next));
+            self.at = pool.recompress_late(&mut late, pages)?.then_some(late);
             return Ok(true);
         }
         if !self.is_quiet(now) {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::Pool;
 use crate::dataset::Journal;
-use crate::device::kept_bytes;
+use crate::device::{free_idle, kept_bytes};
 use crate::memory::Beside;
 
 /// Overhead of the allocator, as one part in this many of the counted memory whose sizes change all the time: with ten
@@ -153,6 +153,7 @@ impl Pool {
     /// called a few times a second.
     pub fn observe_resident(&self, bytes: u64) {
         self.beside.resident.set(bytes);
+        free_idle();
         let given_up =
             to_give_up(self.given_up.load(Ordering::Relaxed), bytes, self.shared.cache.budget_bytes());
         self.given_up.store(given_up, Ordering::Relaxed);

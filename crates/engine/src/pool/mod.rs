@@ -137,6 +137,7 @@ pub use create::{
 };
 pub use group::Flight;
 pub use label::{Guid, Label, LogGroup};
+pub use late::LateObject;
 pub use listing::Listed;
 pub use log_device::LogDeviceStatus;
 pub use logs::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES};

@@ -26,14 +26,19 @@ use crate::record::{decode, is_delta, model_of};
 use crate::segment::{Move, Segment};
 use crate::{Addr, Error, Ptr, Result, segment};
 
-/// Largest number of pages that one call of a user's `fold` examines.
-pub const CALL_PAGES: usize = 16 << 10;
+/// Largest number of pages that are examined at a time. A segment is read whole, and moved for a fiftieth of its length:
+/// the records of an object that was written in no order lie everywhere, and of few of its pages each segment has next
+/// to none. A page takes about 80 bytes of memory meanwhile.
+pub const CALL_PAGES: usize = 64 << 10;
 /// Number of pages at which a pass of coding again ends; a checkpoint follows it.
 const PASS_PAGES: usize = 8 << 10;
 /// Largest number of chunks that coding again fills between two checkpoints.
 const OUTPUT_CHUNKS: u64 = 4;
-/// Number of records of an object that are coded as a trial.
+/// Number of records that are coded as a trial: of an object, or, if that has at least so many pages, of each segment.
 const TRIALS: usize = 16;
+const LARGE_PAGES: usize = 512;
+/// A segment is read if a trial promises at least one part in so many of what makes it worth moving.
+const TRIAL_SLACK: u64 = 2;
 /// Least gain of a record: it has to become shorter by one part in this number.
 const RECORD_GAIN: usize = 32;
 /// Least gain of a segment: it moves if it becomes smaller by one part in this number, or for the sake of a small
@@ -82,7 +87,7 @@ pub(super) struct RecompressTarget {
 }
 
 /// The pages that are coded again, and how they are coded.
-struct RecompressPlan {
+pub(super) struct RecompressPlan {
     codecs: Codecs,
     models: Current,
     /// Pins of these models (R4).
@@ -94,6 +99,21 @@ struct RecompressPlan {
 }
 
 impl RecompressPlan {
+    /// Returns true if all pages have been looked at.
+    pub(super) fn is_done(&self) -> bool {
+        self.targets.is_empty()
+    }
+
+    /// Returns true if an object among these targets of a segment has few pages, or most of them here.
+    fn has_whole_objects(&self, targets: &HashMap<u32, RecompressTarget>) -> bool {
+        let mut here: HashMap<u64, usize> = HashMap::new();
+        targets.values().for_each(|target| *here.entry(target.object).or_default() += 1);
+        here.into_iter().any(|(object, pages)| {
+            let all = self.of_objects.get(&object).copied().unwrap_or_default();
+            all < LARGE_PAGES || 2 * pages > all
+        })
+    }
+
     /// Returns true if an object that lies mostly in this segment becomes half as long, and a block shorter. Among
     /// others such an object may be too small to be worth moving the segment, and would never be coded again.
     fn halves_an_object(&self, recompressed: &Recompressed) -> bool {
@@ -109,6 +129,14 @@ impl RecompressPlan {
             most && 2 * after <= before && before - after >= BLOCK_BYTES as u64
         })
     }
+}
+
+/// Result of coding some records as a trial.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trial {
+    /// Bytes of the records, and by how many they became shorter.
+    tried: u64,
+    gained: u64,
 }
 
 /// A segment whose records were coded again.
@@ -181,27 +209,41 @@ impl Pool {
         report.pages = targets.len() as u64;
         report.logical_bytes = targets.iter().map(|target| u64::from(target.record_size)).sum();
         let mut plan = self.plan(&dataset, ranges, &targets)?;
-        self.before_window(&plan)?;
-        let mut state = self.maintenance.lock();
-        while let Some(first) = plan.targets.keys().next().copied() {
-            self.regain(&mut state)?;
-            self.recompress_pass(&dataset, &mut state, &mut plan, &mut report)?;
-            self.checkpoint_locked(&mut state, false)?;
-            if plan.targets.contains_key(&first) {
-                return Err(Error::NoSpace(
-                    "there is no free chunk to recompress to; delete something".into(),
-                ));
-            }
-            self.restore_room(&mut state)?;
-            // Commits that wait for room get their turn here.
-            parking_lot::MutexGuard::bump(&mut state);
+        while !plan.is_done() {
+            self.recompress_step(&dataset, &mut plan, PASS_PAGES, &mut report)?;
         }
         Ok(report)
     }
 
-    /// Plans how the targets are coded, without the objects that do not gain. Objects that could have a model, or a
-    /// better one, get it.
-    fn plan(
+    /// Does one pass of a plan: of about `pages_max` pages, and of one segment at least.
+    ///
+    /// # Errors
+    /// As [`Pool::recompress`].
+    pub(super) fn recompress_step(
+        &self,
+        dataset: &LiveDataset,
+        plan: &mut RecompressPlan,
+        pages_max: usize,
+        report: &mut RecompressReport,
+    ) -> Result<()> {
+        let Some(first) = plan.targets.keys().next().copied() else { return Ok(()) };
+        let mut state = self.maintenance.lock();
+        self.regain(&mut state)?;
+        if self.recompress_pass(dataset, &mut state, plan, (pages_max, &mut *report))? {
+            self.checkpoint_locked(&mut state, false)?;
+        }
+        if plan.targets.contains_key(&first) {
+            return Err(Error::NoSpace("there is no free chunk to recompress to; delete something".into()));
+        }
+        self.restore_room(&mut state)?;
+        // Commits that wait for room get their turn here.
+        parking_lot::MutexGuard::unlock_fair(state);
+        Ok(())
+    }
+
+    /// Plans how the targets are coded, without the small objects that do not gain. Objects that could have a model, or a
+    /// better one, get it. Targets can be moved from then on.
+    pub(super) fn plan(
         &self,
         dataset: &LiveDataset,
         ranges: &[PageRange],
@@ -232,7 +274,7 @@ impl Pool {
                 plan.models.insert(first.object, (pin.id(), model));
                 plan.pins.push(pin);
             }
-            if self.gains(of_object, &plan)? {
+            if of_object.len() >= LARGE_PAGES || self.trial(of_object.iter(), &plan)?.gained > 0 {
                 *plan.of_objects.entry(first.object).or_default() += of_object.len();
                 for target in of_object {
                     let segment = plan.targets.entry(target.ptr.addr.segment()).or_default();
@@ -240,25 +282,54 @@ impl Pool {
                 }
             }
         }
+        self.before_window(&plan)?;
         Ok(plan)
     }
 
-    /// Returns true if any of a few pages, spread over `targets`, becomes shorter.
-    fn gains(&self, targets: &[RecompressTarget], plan: &RecompressPlan) -> Result<bool> {
+    /// Codes a few pages, spread over `targets`, as a trial.
+    fn trial<'a>(
+        &self,
+        targets: impl ExactSizeIterator<Item = &'a RecompressTarget>,
+        plan: &RecompressPlan,
+    ) -> Result<Trial> {
         let devices = self.shared.devices.of_class(IoClass::Recompression);
         let step = targets.len().div_ceil(TRIALS).max(1);
-        for target in targets.iter().step_by(step) {
+        let mut trial = Trial::default();
+        for target in targets.step_by(step) {
             let record = match self.shared.read_record_by(&devices, target.ptr.addr) {
                 Ok(record) => record,
                 // The page was overwritten or deleted meanwhile; or it is damaged, which `check` reports.
                 Err(Error::Corrupt { .. }) => continue,
                 Err(error) => return Err(error),
             };
-            if self.shorter(&record, target, plan).is_some() {
-                return Ok(true);
-            }
+            trial.tried += record.len() as u64;
+            let shorter = self.shorter(&record, target, plan);
+            trial.gained += shorter.map_or(0, |shorter| (record.len() - shorter.len()) as u64);
         }
-        Ok(false)
+        Ok(trial)
+    }
+
+    /// Returns true if a segment is worth reading, as far as a trial of some of its targets tells.
+    fn is_worth_reading(
+        &self,
+        segment: &Segment,
+        targets: &HashMap<u32, RecompressTarget>,
+        plan: &RecompressPlan,
+    ) -> Result<bool> {
+        if plan.has_whole_objects(targets) {
+            return Ok(true);
+        }
+        // In the order of their slots: the same state has the same outcome.
+        let by_slot: BTreeMap<u32, &RecompressTarget> =
+            targets.iter().map(|(slot, target)| (*slot, target)).collect();
+        let bytes: u64 = targets.values().map(|target| u64::from(target.ptr.len_bytes)).sum();
+        let most = |gained: u64| gained * SEGMENT_GAIN * TRIAL_SLACK >= u64::from(segment.live_bytes);
+        if !most(bytes) {
+            return Ok(false);
+        }
+        let trial = self.trial(by_slot.into_values(), plan)?;
+        let gain = u128::from(bytes) * u128::from(trial.gained) / u128::from(trial.tried.max(1));
+        Ok(trial.gained > 0 && most(gain as u64))
     }
 
     /// Returns the shorter record of a page, if there is one.
@@ -300,25 +371,27 @@ impl Pool {
         self.checkpoint_locked(&mut state, false)
     }
 
-    /// Takes segments off the plan, codes their records again, and moves them.
+    /// Takes segments off the plan, codes their records again, and moves them. Returns true if any was moved.
     fn recompress_pass(
         &self,
         dataset: &LiveDataset,
         state: &mut Maintenance,
         plan: &mut RecompressPlan,
-        report: &mut RecompressReport,
-    ) -> Result<()> {
+        (pages_max, report): (usize, &mut RecompressReport),
+    ) -> Result<bool> {
         self.shared.check_writable()?;
         let spare = self.shared.clean_outputs().min(OUTPUT_CHUNKS);
         let before = state.cleaner.begun;
         let mut packer = Packer::new(self, before).of_class(IoClass::Recompression);
-        let packed = self.pack_recompressed(state, plan, spare, &mut packer);
+        let packed = self.pack_recompressed(state, plan, (pages_max, spare), &mut packer);
         let published = packed.and_then(|moved| {
             state.cleaner.begun = packer.suspend()?;
             packer.flush_later();
+            let any = !moved.is_empty();
             moved.into_iter().try_for_each(|(id, to, recompressed)| {
                 self.publish_recompressed(dataset, id, to, &recompressed, report)
-            })
+            })?;
+            Ok(any)
         });
         let published = published.inspect_err(|error| self.shared.fail(error));
         packer.release();
@@ -331,7 +404,7 @@ impl Pool {
         &self,
         state: &Maintenance,
         plan: &mut RecompressPlan,
-        spare: u64,
+        (pages_max, spare): (usize, u64),
         packer: &mut Packer<'_>,
     ) -> Result<Vec<(u64, Move, Recompressed)>> {
         let mut moved = Vec::new();
@@ -362,7 +435,7 @@ impl Pool {
                 };
                 moved.push((id, move_to(parts, &recompressed.survivors, true), recompressed));
             }
-            if pages >= PASS_PAGES {
+            if pages >= pages_max {
                 break;
             }
         }
@@ -382,6 +455,9 @@ impl Pool {
             return Ok(None);
         };
         if id >= state.window_start.segment {
+            return Ok(None);
+        }
+        if !self.is_worth_reading(&segment, targets, plan)? {
             return Ok(None);
         }
         let devices = self.shared.devices.of_class(IoClass::Recompression);

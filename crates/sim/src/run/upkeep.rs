@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pagefold_engine::Error;
 use pagefold_engine::device::Device;
 use pagefold_engine::limits::BLOCK_BYTES;
-use pagefold_engine::pool::{CALL_PAGES, PageRange, Pool};
+use pagefold_engine::pool::{CALL_PAGES, LateObject, PageRange, Pool};
 
 use super::setup::compression;
 use super::{LEARN, Outcome, Sim};
@@ -39,7 +39,14 @@ impl<'a> Sim<'a> {
             let mut done = pool.recompress(&ranges, (0, 0), CALL_PAGES).map(|report| report.recompressed);
             // The background, too, codes late pages of any dataset again.
             if let (Ok(_), Some((of, _))) = (&done, pool.late().first().copied()) {
-                done = pool.recompress_late(of, 0, CALL_PAGES).and(done);
+                let mut late = LateObject::new(of);
+                while done.is_ok() {
+                    match pool.recompress_late(&mut late, CALL_PAGES) {
+                        Ok(true) => {}
+                        Ok(false) => break,
+                        Err(error) => done = Err(error),
+                    }
+                }
             }
             pool.set_compression(now);
             match done {

@@ -36,11 +36,10 @@ fn a_model_that_is_coded_by_stays() {
     let (again, bytes) = (pagefold_codec::Model::from_bytes(&model.to_bytes()).unwrap(), model.to_bytes());
     let newer = pool.adopt(again, bytes, false, |ptr, codec| ModelEntry { ptr, codec, ..entry }).unwrap();
     assert!(newer > Some(adopted));
-    pool.before_window(&plan).unwrap();
 
     let mut state = pool.maintenance.lock();
     while !plan.targets.is_empty() {
-        pool.recompress_pass(&dataset, &mut state, &mut plan, &mut report).unwrap();
+        pool.recompress_pass(&dataset, &mut state, &mut plan, (1000, &mut report)).unwrap();
         pool.checkpoint_locked(&mut state, false).unwrap();
     }
     drop(state);
