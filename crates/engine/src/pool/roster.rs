@@ -353,6 +353,7 @@ impl Roster for Labels {
 /// Writes a superblock to every device, in slots of its own: whatever a power cut leaves of it, the one before is whole
 /// (I5). If there are several devices it goes to the first ring of all, and as confirmed to the second of all, so that a
 /// device which lacks it is known to be stale ([`super::identity`]). A device of a mirror that fails it is left out.
+/// `confirm` is asked for what is confirmed, also if there is one device: another may have been lost just before.
 pub(super) fn write_superblock(
     devices: &Devices,
     labels: &[Label],
@@ -360,7 +361,7 @@ pub(super) fn write_superblock(
     confirm: &dyn Fn(&Superblock) -> Result<Superblock>,
 ) -> Result<()> {
     if let [label] = labels {
-        superblock.write(devices.device(label.device)?.one(), label)?;
+        confirm(superblock)?.write(devices.device(label.device)?.one(), label)?;
         return Ok(devices.flush()?);
     }
     for (ring, confirmed) in [(0, false), (1, true)] {
