@@ -88,6 +88,8 @@ fn a_pool_is_read_and_gives_its_device_up_while_that_hangs() {
     let dir = tempfile::tempdir().unwrap();
     let (mut handles, pool) = open_hanging(dir.path());
     has(&pool, PAGES, 1);
+    // A device that is only slow may have been overtaken, or have answered first after all.
+    let before = [0, 1].map(|at| handles[at].hedges());
     handles[0].hangs.store(true, Ordering::SeqCst);
     // Whatever is read, from whichever thread, comes from the other one.
     std::thread::scope(|scope| {
@@ -96,8 +98,9 @@ fn a_pool_is_read_and_gives_its_device_up_while_that_hangs() {
         }
     });
     let HedgeCounts { hedged, won } = handles[0].hedges();
+    let (hedged, won) = (hedged - before[0].hedged, won - before[0].won);
     assert!(hedged > 0 && hedged == won, "{hedged} and {won}");
-    assert_eq!(handles[1].hedges(), HedgeCounts::default());
+    assert_eq!(handles[1].hedges().won, before[1].won, "the one that hangs has no answer");
     assert_eq!(states(&pool), [DeviceState::Online, DeviceState::Online]);
     // A read that nobody waits for keeps nobody from taking the device away.
     pool.offline(0).unwrap();
