@@ -143,16 +143,18 @@ impl Pool {
         let mut report = RecompressReport::default();
         let found = targets(dataset, &[range], (0, from), CALL_PAGES, &mut report)?;
         late.next = report.next.map(|(_, page)| page);
-        let end = found.last().map_or(from, |last| last.page.saturating_add(1));
-        while late.expanded < end {
-            let to = late.expanded.saturating_add(pages_max as u64).min(end);
-            let expanded = self.expand_deltas(dataset, object, late.expanded, to)?;
-            late.expanded = to;
-            if expanded > 0 {
-                return Ok(true);
+        for pages in found.chunks(pages_max.max(1)) {
+            let (Some(first), Some(last)) = (pages.first(), pages.last()) else { continue };
+            let (begin, end) = (first.page.max(late.expanded), last.page.saturating_add(1));
+            if begin < end {
+                let expanded = self.expand_deltas(dataset, object, begin, end)?;
+                late.expanded = end;
+                if expanded > 0 {
+                    return Ok(true);
+                }
             }
         }
-        let plan = self.plan(dataset, &[PageRange { from, ..range }], &found)?;
+        let plan = self.plan(dataset, &[range], &found)?;
         late.plan = Some((compression, plan));
         Ok(true)
     }
