@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -156,6 +157,23 @@ def test_killed_anywhere_it_goes_on(pool, run):
     assert ": 0 errors" in pool.pagefold("backup", "verify", repository)
     # A process that was killed right behind its commit leaves no backup that nobody replaces.
     assert len(backups(pool, repository)) == 1
+
+
+def test_a_mount_that_a_killed_process_has_left_keeps_no_snapshot(pool, run):
+    """Found by the test above: a process was killed while it looked for databases in its snapshot, which it mounts for that."""
+    repository = run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("replicate", pool.pool, repository, "--once")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    left = Path(pool.environment["PAGEFOLD_RUNTIME_DIR"]) / f"basebackup-1-{boot}_{ended.pid}_1"
+    pool.pagefold("mount", snapshots(pool)[0], left)
+    assert (left / "noise").exists()
+    (pool.mountpoint / "noise").write_bytes(random.Random(2).randbytes(1 << 20))
+    pool.pagefold("replicate", pool.pool, repository, "--once")
+    assert len(snapshots(pool)) == 1 and not left.exists()
+    assert restored(pool, repository) == files_of(pool)
 
 
 def test_backups_that_it_did_not_make_stay(pool, run):

@@ -25,6 +25,9 @@ pub struct View {
 impl View {
     /// Finds the snapshot, or mounts it where nobody else can reach it.
     pub fn of(snapshot: &Name) -> Result<Self> {
+        // A mount that a killed process has left keeps its snapshot from being destroyed, and must not be taken for the view:
+        // whoever comes next may unmount it. What cannot be unmounted is told by who wants to destroy that snapshot.
+        unmount_left_behind().ok();
         let there = datasets::find(snapshot)?;
         let below = datasets::find(&Name::new(&snapshot.pool, snapshot.dataset()))?.mounted;
         let (_, name) = snapshot.path.split_once('@').unwrap_or_default();
