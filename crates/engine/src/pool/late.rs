@@ -46,8 +46,8 @@ type Of = (u64, u64);
 /// An object that is being coded again, as far as that has come.
 pub struct LateObject {
     of: Of,
-    /// The page from which on pages are planned now; `None` if there are none.
-    from: Option<u64>,
+    /// The page from which on pages are planned now.
+    from: u64,
     /// The page up to which deltas have become records in full.
     expanded: u64,
     /// The page from which on pages are planned next; `None` if there are none.
@@ -60,7 +60,7 @@ impl LateObject {
     /// Begins with the first page of an object that [`Pool::late`] returned.
     #[must_use]
     pub const fn new(of: (u64, u64)) -> Self {
-        Self { of, from: Some(0), expanded: 0, next: None, plan: None }
+        Self { of, from: 0, expanded: 0, next: None, plan: None }
     }
 }
 
@@ -128,20 +128,15 @@ impl Pool {
             self.recompress_step(dataset, plan, pages_max, &mut RecompressReport::default())?;
             return Ok(true);
         }
-        // With another property, the rest of these pages is planned anew.
-        let from = match late.plan.take() {
-            Some((_, plan)) if !plan.is_done() => late.from,
-            Some(_) => late.next,
-            None => late.from,
-        };
-        let Some(from) = from else { return Ok(false) };
-        if late.from != Some(from) {
-            (late.from, late.expanded) = (Some(from), from);
+        if late.plan.take().is_some_and(|(_, plan)| plan.is_done()) {
+            let Some(next) = late.next else { return Ok(false) };
+            late.from = next;
         }
+        // The first pages, the next ones, or, with another property, the rest of the same ones.
         self.commit(false)?;
         let range = PageRange { object, from: 0, to: u64::MAX };
         let mut report = RecompressReport::default();
-        let found = targets(dataset, &[range], (0, from), CALL_PAGES, &mut report)?;
+        let found = targets(dataset, &[range], (0, late.from), CALL_PAGES, &mut report)?;
         late.next = report.next.map(|(_, page)| page);
         for pages in found.chunks(pages_max.max(1)) {
             let (Some(first), Some(last)) = (pages.first(), pages.last()) else { continue };

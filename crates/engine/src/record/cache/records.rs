@@ -341,17 +341,17 @@ impl RecordMap {
             let which = if queues.long.bytes > long_bytes { Which::Long } else { Which::Short };
             let Some((filled, sparse)) = queues.get(which).oldest() else { return };
             if sparse {
-                self.drop_regions(queues, [None, Some(filled)], which, u64::MAX);
+                self.drop_regions(queues, (None, filled), which, u64::MAX);
             } else if which == Which::Long {
                 // There is less room than there was. The last region goes whole, since half of it would be one again.
                 let room = if queues.long.regions.is_empty() { 0 } else { self.region_bytes / 2 };
-                self.drop_regions(queues, [None, Some(filled)], Which::Long, room);
+                self.drop_regions(queues, (None, filled), Which::Long, room);
             } else if queues.long.bytes + filled.cost() <= long_bytes {
                 queues.long.add_full(filled);
             } else {
                 let long = queues.long.oldest().map(|(long, _)| long);
                 let room = long.as_ref().map_or(0, |long| long.len_bytes().max(filled.len_bytes()));
-                self.drop_regions(queues, [long, Some(filled)], Which::Long, room);
+                self.drop_regions(queues, (long, filled), Which::Long, room);
             }
         }
     }
@@ -364,16 +364,21 @@ impl RecordMap {
         found.saturating_mul(FEW_FOUND_PART) < self.period.load(Relaxed) * SHARDS as u64
     }
 
-    /// Drops regions that were taken out of their queues: one of the long queue that another is held against, and the
-    /// other. Of their records, those that were asked for most are copied to the end of queue `to`, up to `room` bytes of
+    /// Drops regions that were taken out of their queues: one of the long queue that another is held against, if any, and
+    /// that other. Of their records, those that were asked for most are copied to the end of queue `to`, up to `room` bytes of
     /// them. Of two that were asked for as often, that of the long queue stays; and where few are found, that of the other
     /// must have been asked for twice more.
-    fn drop_regions(&self, queues: &mut Queues, regions: [Option<RecordRegion>; 2], to: Which, room: u64) {
+    fn drop_regions(
+        &self,
+        queues: &mut Queues,
+        regions: (Option<RecordRegion>, RecordRegion),
+        to: Which,
+        room: u64,
+    ) {
         let mut found: Vec<(Reverse<u8>, Addr, Record)> = Vec::new();
-        let [long, other] = regions;
+        let (long, other) = regions;
         let more = u8::from(long.is_some() && self.finds_few());
-        let regions = long.map(|long| (long, more)).into_iter().chain(other.map(|other| (other, 0)));
-        let regions: Vec<_> = regions.collect();
+        let regions: Vec<_> = long.map(|long| (long, more)).into_iter().chain([(other, 0)]).collect();
         for (filled, more) in &regions {
             self.held_bytes.fetch_sub(filled.cost(), Relaxed);
             for addr in &filled.addrs {
