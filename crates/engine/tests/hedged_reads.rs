@@ -121,7 +121,7 @@ fn a_pool_is_exported_while_a_device_hangs_that_nobody_has_taken_away() {
     let dir = tempfile::tempdir().unwrap();
     let (handles, pool) = open_hanging(dir.path());
     handles[1].hangs.store(true, Ordering::SeqCst);
-    // Which of the two is asked depends on how fast they were: a slow one may be spared for a while.
+    // A slow device may be spared for a while: either of the two may be asked first.
     let asked = |version: &u64| {
         write(&pool, PAGES, *version);
         has(&pool, PAGES, *version);
