@@ -182,6 +182,14 @@ impl Prepared {
         })
     }
 
+    /// Removes a cluster, for scenarios whose devices need its room.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub(crate) fn discard(&self, cluster: &Path) -> Result<()> {
+        fs::remove_dir_all(cluster).with_context(|| format!("remove {}", cluster.display()))
+    }
+
     /// Returns a cluster with TPC-C's tables, about `bytes` large. With `random_strings`, strings are as the
     /// specification wants them, and otherwise as sysbench-tpcc makes them.
     ///

@@ -1,10 +1,14 @@
 //! Directories of segments: any entries come back, and one of very many is found by reading little.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::sync::Arc;
 
+use common::{PAGE, fresh};
+use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{AlignedBuf, Device, Devices, SimDevice};
-use pagefold_engine::segment::{DirEntry, Directory, Part, Segment, Segments};
+use pagefold_engine::segment::{DirEntry, Directory, LiveMap, Part, Segment, Segments};
 use pagefold_engine::space::{Chunk, Extent};
 use pagefold_engine::{Addr, Error};
 use proptest::prelude::*;
@@ -28,7 +32,8 @@ fn directory(entries: impl IntoIterator<Item = (u32, u32)>) -> Directory {
     directory
 }
 
-/// A pool's segments of which one has that directory, on a device, and nothing of it is in memory.
+/// A pool's segments of which one has that directory, on a device, and nothing of it is in memory. All of its records
+/// are live.
 fn stored(directory: &Directory) -> (Segments, Devices, Arc<SimDevice>, u32) {
     let device = Arc::new(SimDevice::new(64 << 20, 1));
     let chunk = Chunk { device: 0, index: 1 };
@@ -39,8 +44,10 @@ fn stored(directory: &Directory) -> (Segments, Devices, Arc<SimDevice>, u32) {
     device.write(chunk.offset() + u64::from(start), &buf, true).unwrap();
     let segments = Segments::new(8 << 20);
     let parts = vec![Part { first_slot: 0, extent, directory: Some(stored.at(start, 0)) }];
+    let mut live = LiveMap::default();
+    directory.entries().iter().for_each(|entry| assert!(live.set(entry.slot)));
     segments
-        .insert(Segment { parts: parts.into(), slots: 64 << 10, ..Segment::fresh(SEGMENT, chunk) })
+        .insert(Segment { parts: parts.into(), slots: 64 << 10, live, ..Segment::fresh(SEGMENT, chunk) })
         .unwrap();
     let devices = Devices::all(vec![Arc::clone(&device) as Arc<dyn Device>]);
     (segments, devices, device, start)
@@ -111,4 +118,31 @@ fn damage_is_told_with_its_place_and_costs_only_its_leaf() {
     let (segments, devices, device, start) = stored(&directory);
     device.flip_bit(u64::from(start) + Chunk { device: 0, index: 1 }.offset() + 30, 0);
     assert!(segments.locate(&devices, Addr::new(SEGMENT, 0)).is_err());
+}
+
+#[test]
+fn a_pool_keeps_the_entries_of_pages_that_are_there_and_not_of_those_that_were() {
+    const PAGES: u64 = 1000;
+    const ROUNDS: u64 = 20;
+    let (_, pool) = fresh(512);
+    let mut data = vec![0; PAGE as usize];
+    for round in 0..ROUNDS {
+        for step in 0..PAGES {
+            let mut state = round * PAGES + step;
+            data.fill_with(|| {
+                state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+                (state >> 56) as u8
+            });
+            // In no order: of some segments a few records stay, and of others none.
+            let at = (state >> 33) % PAGES;
+            let offset = at * u64::from(PAGE);
+            let write = Change::Write { object: 5, record_size: PAGE, offset, data: &data };
+            pool.dataset().apply(&[write]).unwrap();
+        }
+        pool.sync().unwrap();
+    }
+    pool.checkpoint(false).unwrap();
+    let bytes = pool.memory().directories_bytes;
+    // An entry takes 16 bytes. Twenty times as many were written.
+    assert!(bytes < 4 * 16 * PAGES, "{bytes} bytes for {PAGES} pages");
 }

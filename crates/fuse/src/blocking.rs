@@ -4,6 +4,7 @@ use crate::limits::{BLOCKING_IDLE, READ_THREADS_MAX, WAIT_THREADS_MAX};
 use pagefold_engine::dataset::Caller;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use std::{collections::VecDeque, fmt, thread};
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -29,12 +30,16 @@ struct Pools {
 }
 
 /// Threads that are started when there is work and end when there is none.
+///
+/// The thread that became idle last gets the next job: its memory is in the caches of its CPU, and those that a burst of
+/// jobs has started end soon after it.
 pub(crate) struct Pool {
     name: &'static str,
     threads_max: usize,
+    /// Time without work after which a thread ends.
+    patience: Duration,
     birth: Option<MakeBirth>,
     state: Mutex<State>,
-    work: Condvar,
 }
 
 /// Makes the preparations of a new thread; none if it needs none.
@@ -52,13 +57,14 @@ pub(crate) struct Birth {
 struct State {
     jobs: VecDeque<Job>,
     threads: usize,
-    idle: usize,
+    /// Threads that wait for jobs, the one that has waited longest first.
+    idle: Vec<Arc<Condvar>>,
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
-        write!(f, "Pool({} threads, {} idle, {} jobs)", state.threads, state.idle, state.jobs.len())
+        write!(f, "Pool({} threads, {} idle, {} jobs)", state.threads, state.idle.len(), state.jobs.len())
     }
 }
 
@@ -101,7 +107,7 @@ impl Blocking {
 
 impl Pool {
     pub(crate) fn new(name: &'static str, threads_max: usize) -> Arc<Self> {
-        Self::of(name, threads_max, None)
+        Self::of(name, threads_max, BLOCKING_IDLE, None)
     }
 
     /// Returns a pool whose threads are each prepared by what `birth` returns.
@@ -110,19 +116,19 @@ impl Pool {
         threads_max: usize,
         birth: impl Fn() -> Option<Birth> + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Self::of(name, threads_max, Some(Box::new(birth)))
+        Self::of(name, threads_max, BLOCKING_IDLE, Some(Box::new(birth)))
     }
 
-    fn of(name: &'static str, threads_max: usize, birth: Option<MakeBirth>) -> Arc<Self> {
-        Arc::new(Self { name, threads_max, birth, state: Mutex::default(), work: Condvar::new() })
+    fn of(name: &'static str, threads_max: usize, patience: Duration, birth: Option<MakeBirth>) -> Arc<Self> {
+        Arc::new(Self { name, threads_max, patience, birth, state: Mutex::default() })
     }
 
     /// Runs `job` on a thread; if all are busy and no more may be started, jobs wait in order.
     pub(crate) fn run(self: &Arc<Self>, job: Job) {
         let mut state = self.state.lock();
         state.jobs.push_back(job);
-        if state.idle >= state.jobs.len() {
-            self.work.notify_one();
+        if let Some(last) = state.idle.pop() {
+            last.notify_one();
             return;
         }
         if state.threads < self.threads_max {
@@ -156,6 +162,7 @@ impl Pool {
     }
 
     fn work(&self) {
+        let called = Arc::new(Condvar::new());
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
@@ -164,13 +171,62 @@ impl Pool {
                 state = self.state.lock();
                 continue;
             }
-            state.idle += 1;
-            let timed_out = self.work.wait_for(&mut state, BLOCKING_IDLE).timed_out();
-            state.idle -= 1;
-            if timed_out && state.jobs.is_empty() {
+            state.idle.push(Arc::clone(&called));
+            let is_idle = |state: &mut State| state.idle.iter().any(|one| Arc::ptr_eq(one, &called));
+            let timed_out = called.wait_while_for(&mut state, is_idle, self.patience).timed_out();
+            if timed_out && is_idle(&mut state) {
+                state.idle.retain(|one| !Arc::ptr_eq(one, &called));
                 state.threads -= 1;
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::thread::ThreadId;
+    use std::time::Instant;
+
+    /// Runs `number` jobs at the same time, and returns their threads once all have ended.
+    fn run_together(pool: &Arc<Pool>, number: usize) -> Vec<ThreadId> {
+        let together = Arc::new(std::sync::Barrier::new(number));
+        let (say, said) = mpsc::channel();
+        for _ in 0..number {
+            let (together, say) = (Arc::clone(&together), say.clone());
+            pool.run(Box::new(move || {
+                together.wait();
+                say.send(thread::current().id()).unwrap();
+            }));
+        }
+        drop(say);
+        let threads = said.iter().collect();
+        let all_idle = || {
+            let state = pool.state.lock();
+            state.idle.len() == state.threads
+        };
+        while !all_idle() {
+            thread::yield_now();
+        }
+        threads
+    }
+
+    #[test]
+    fn threads_of_a_burst_end_although_there_is_always_a_little_work() {
+        let pool = Pool::of("test", 8, Duration::from_millis(200), None);
+        assert_eq!(run_together(&pool, 8).len(), 8);
+        let start = Instant::now();
+        let mut last = None;
+        while pool.state.lock().threads > 1 {
+            assert!(start.elapsed() < Duration::from_secs(60), "{pool:?}");
+            let [thread] = run_together(&pool, 1)[..] else { unreachable!() };
+            assert_eq!(*last.get_or_insert(thread), thread, "another thread than the one that was busy last");
+        }
+        assert_eq!(run_together(&pool, 1), last.as_slice());
+        // And there are as many again as there is work for.
+        assert_eq!(run_together(&pool, 8).len(), 8);
     }
 }

@@ -6,9 +6,10 @@ use pagefold_engine::pool::Pool;
 
 use crate::backups::BACKUP;
 use crate::control::DatasetFigures;
+use crate::dataset_properties::{self, UsedBelow};
 use crate::failure::Result;
 use crate::settings::{self, ListedProperties};
-use crate::{dataset_properties, engine_errors, names, props};
+use crate::{engine_errors, names, props};
 
 /// Returns the figures of all datasets and snapshots of an open pool as they are at one moment, by name. `mounted`
 /// returns where the one with a number is mounted.
@@ -19,10 +20,10 @@ pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<
     let backup = props::find(BACKUP)?;
     let name = |path: &String| names::full(&status.name, path);
     let properties = ListedProperties::new(&status.name, &listed);
+    let used_below = UsedBelow::new(&listed);
     let mut all = Vec::with_capacity(listed.len());
     for found in &listed {
-        let children =
-            if found.is_snapshot { 0 } else { dataset_properties::used_below(&listed, &found.path) };
+        let children = if found.is_snapshot { 0 } else { used_below.of(&found.path) };
         all.push(DatasetFigures {
             name: name(&found.path),
             path: found.path.clone(),

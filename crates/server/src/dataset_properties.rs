@@ -1,6 +1,6 @@
 //! Properties of datasets and snapshots, as a pool that is open has them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use pagefold_engine::Error;
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT, RECORDSIZE_MAX};
@@ -9,7 +9,7 @@ use pagefold_engine::pool::{Listed, Pool, Status};
 use crate::control::{PropertyValue, ValueSource};
 use crate::engine_errors::{failed, no_such_dataset};
 use crate::failure::{Failure, Result};
-use crate::names::{self, is_within};
+use crate::names;
 use crate::props::{self, PROPERTIES, Scope};
 use crate::settings::{self, PropertySource};
 use crate::{startup, units};
@@ -49,7 +49,7 @@ pub fn all(pool: &Pool, path: &str, temporary: &[(&'static str, String)]) -> Res
     let available_bytes = if listed.is_snapshot { 0 } else { accepted_bytes(pool, &listed)? };
     let listed = Listed { available_bytes, ..listed };
     let all = pool.list().map_err(|error| failed("cannot list the datasets", &error))?;
-    let below_bytes = if listed.is_snapshot { 0 } else { used_below(&all, path) };
+    let below_bytes = if listed.is_snapshot { 0 } else { UsedBelow::new(&all).of(path) };
     let status = pool.status();
     let mut values = Vec::new();
     for property in PROPERTIES {
@@ -138,9 +138,25 @@ fn computed(name: &str, listed: &Listed, below_bytes: u64, status: &Status) -> O
     })
 }
 
-/// Returns the bytes that the datasets below a dataset hold.
-pub(crate) fn used_below(listed: &[Listed], dataset: &str) -> u64 {
-    let below =
-        |other: &&Listed| !other.is_snapshot && other.path != dataset && is_within(&other.path, dataset);
-    listed.iter().filter(below).map(|other| other.used_bytes).sum()
+/// Bytes that the datasets below each dataset hold.
+pub(crate) struct UsedBelow<'a>(HashMap<&'a str, u64>);
+
+impl<'a> UsedBelow<'a> {
+    /// Adds them up for all datasets of a pool.
+    pub(crate) fn new(listed: &'a [Listed]) -> Self {
+        let mut below = HashMap::new();
+        for dataset in listed.iter().filter(|found| !found.is_snapshot) {
+            let mut above = names::parent(&dataset.path);
+            while let Some(path) = above {
+                *below.entry(path).or_default() += dataset.used_bytes;
+                above = names::parent(path);
+            }
+        }
+        Self(below)
+    }
+
+    /// Returns those below the dataset `path`.
+    pub(crate) fn of(&self, path: &str) -> u64 {
+        self.0.get(path).copied().unwrap_or_default()
+    }
 }

@@ -143,7 +143,7 @@ pub const OWN: &[(&str, &str)] = &[
     ),
     (
         "remount",
-        "other options for what is mounted: ro, rw, suid, dev, exec, their opposites, and properties; the rest holds until it is unmounted",
+        "other options for what is mounted: ro, rw, suid, dev, exec, their opposites, cache, and properties; the rest holds until it is unmounted",
     ),
     ("noatime, sync", "short for atime=off, sync=always"),
 ];
@@ -303,7 +303,9 @@ pub fn changes<S: AsRef<str>>(words: &[S]) -> Result<Changes> {
                     Some(value) => valued(&mut changes.said, name, value)?,
                     None => flag(&mut changes.said, word)?,
                 }
-                let properties = std::mem::take(&mut changes.said.properties);
+                let mut properties = std::mem::take(&mut changes.said.properties);
+                // The pool's server grows and shrinks its caches at any time.
+                properties.extend(changes.said.cache.take().map(|size| ("cache", size.to_string())));
                 if properties.is_empty() && changes.said != before {
                     changes.fixed.push(word.to_owned());
                 }
@@ -327,14 +329,13 @@ impl Changes {
 
     /// Returns the first option that differs from the mount's and cannot be changed while the mount exists.
     pub(crate) fn impossible(&self, now: &MountOptions) -> Option<&str> {
-        let MountOptions { rescue, cache, threads, io_uring, takeover, confine, record, .. } = &self.said;
+        let MountOptions { rescue, threads, io_uring, takeover, confine, record, .. } = &self.said;
         let default = MountOptions::default();
         let allow_other = |options: &MountOptions| options.allow_other.unwrap_or_else(crate::files::is_root);
         let differs = [
             ("rescue", *rescue && !now.rescue),
             ("allow_other", self.said.allow_other.is_some() && allow_other(&self.said) != allow_other(now)),
             ("noallow_other", self.said.allow_other.is_some() && allow_other(&self.said) != allow_other(now)),
-            ("cache", cache.is_some() && *cache != now.cache),
             ("threads", threads.is_some() && *threads != now.threads),
             ("io_uring", *io_uring != default.io_uring && *io_uring != now.io_uring),
             ("takeover", takeover.is_some() && *takeover != now.takeover),
@@ -430,10 +431,13 @@ mod tests {
         let of = |text: &str| changes(&text.split(',').collect::<Vec<_>>()).unwrap();
         let fstab = of("remount,ro,noatime,cache=64M,nofail");
         assert_eq!((fstab.read_only, fstab.suid, fstab.dev), (Some(true), None, None));
-        assert_eq!(fstab.properties, [("atime", "off".to_owned())]);
-        assert_eq!(fstab.impossible(&MountOptions::default()), Some("cache=64M"));
-        let same = MountOptions { cache: Some(CacheSize::Bytes(64 << 20)), ..MountOptions::default() };
-        assert_eq!(fstab.impossible(&same), None);
+        let properties = [("atime", "off".to_owned()), ("cache", (64 << 20).to_string())];
+        assert_eq!(fstab.properties, properties);
+        assert_eq!(fstab.impossible(&MountOptions::default()), None);
+        let two = of("threads=2");
+        assert_eq!(two.impossible(&MountOptions::default()), Some("threads=2"));
+        let same = MountOptions { threads: Some(2), ..MountOptions::default() };
+        assert_eq!(two.impossible(&same), None);
         let of_mount =
             of("rw,nodev,relatime,remount,user_id=0,group_id=0,default_permissions,max_read=1048576");
         assert_eq!((of_mount.suid, of_mount.dev, of_mount.exec), (Some(true), Some(false), Some(true)));

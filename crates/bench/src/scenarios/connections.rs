@@ -46,6 +46,11 @@ struct Setup {
     curve: bool,
 }
 
+/// Fill factors of the setups, the one with the largest cluster first.
+const FILLFACTORS: [u32; 3] = [50, 75, 100];
+/// Room on a device beside the database: PostgreSQL's log, and what updates leave.
+const ROOM_BYTES: u64 = 3 << 30;
+
 const OURS: &str = "pagefold";
 const SETUPS: [Setup; 7] = [
     Setup { label: "ext4", system: System::Ext4, full_page_writes: true, fillfactor: 100, curve: true },
@@ -101,11 +106,7 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     let limit = Limit::new("connections", bytes)?;
     // Nobody sets the size of Pagefold's caches, so they follow the memory that is free.
     let options = Options { memory: None, limit: Some(&limit) };
-    let mut contenders = Vec::new();
-    for setup in SETUPS.into_iter().filter(|setup| !bench.left_out(setup.system)) {
-        let cluster = bench.prepared().oltp_filled(bench, bytes, setup.fillfactor)?;
-        contenders.push(Contender { setup, volume: volume(bench, &setup, &cluster, bytes, &options)? });
-    }
+    let mut contenders = contenders(bench, bytes, &options)?;
     limit.set(memory)?;
     in_turn(bench.scale().repetitions, &mut contenders, |one| {
         let points = if one.setup.curve { &CONNECTIONS[..] } else { &CONNECTIONS[3..] };
@@ -136,13 +137,32 @@ fn settings(memory: u64, setup: &Setup) -> Settings {
     Settings { full_page_writes: setup.full_page_writes, shared_buffers_mib: memory >> 23, max_wal_mib: 1024 }
 }
 
+/// Makes all volumes, in the order of the setups. A prepared cluster goes when it has been copied: the disc below need not
+/// have room for all three.
+fn contenders(bench: &Bench, bytes: u64, options: &Options) -> Result<Vec<Contender>> {
+    let mut all = Vec::new();
+    for fillfactor in FILLFACTORS {
+        let alike = SETUPS.iter().enumerate().filter(|(_, setup)| setup.fillfactor == fillfactor);
+        let alike: Vec<_> = alike.filter(|(_, setup)| !bench.left_out(setup.system)).collect();
+        if alike.is_empty() {
+            continue;
+        }
+        let cluster = bench.prepared().oltp_filled(bench, bytes, fillfactor)?;
+        for (at, &setup) in alike {
+            all.push((at, Contender { setup, volume: volume(bench, &setup, &cluster, bytes, options)? }));
+        }
+        bench.prepared().discard(&cluster)?;
+    }
+    all.sort_by_key(|(at, _)| *at);
+    Ok(all.into_iter().map(|(_, contender)| contender).collect())
+}
+
 /// Makes a setup's volume with a copy of the cluster. It is unmounted, since a server that is not being measured would
 /// hold memory of the cgroup.
 fn volume(bench: &Bench, setup: &Setup, cluster: &Path, bytes: u64, options: &Options) -> Result<Volume> {
     bench.progress(&format!("copying the database to {}", setup.label));
-    // Half-filled pages take twice the room, and the log comes on top.
-    let mut volume =
-        Volume::create(bench, setup.system, bytes * 100 / u64::from(setup.fillfactor) + (4 << 30), options)?;
+    // As large for pages that are half filled: Pagefold stores no more of them.
+    let mut volume = Volume::create(bench, setup.system, bytes + ROOM_BYTES, options)?;
     copy_cluster(cluster, &volume.path().join("pg"))?;
     volume.sync()?;
     volume.unmount()?;

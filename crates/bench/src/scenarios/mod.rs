@@ -152,7 +152,8 @@ impl Scenario {
         let asked = asked.as_slice();
         for &profile in if asked.is_empty() { self.profiles } else { asked } {
             bench.progress(&format!("{} ({})", self.name, profile.name()));
-            if let Err(error) = (self.run)(bench, profile, &mut section) {
+            let measured = bench.verify(profile).and_then(|()| (self.run)(bench, profile, &mut section));
+            if let Err(error) = measured {
                 section.failure = Some(format!("{error:#}"));
                 let log = bench.server_log();
                 if !log.is_empty() {

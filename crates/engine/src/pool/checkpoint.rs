@@ -119,6 +119,7 @@ impl Pool {
         self.chunks.recycle(recycle);
         self.note_sizes(state, growth_bytes);
         self.shared.throttle.gained();
+        self.shared.segments.trim_directories();
         count(&self.shared.counters.checkpoints, 1);
         tracing::debug!(
             number,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::directory::DirRef;
-use super::directory::{DirEntry, Directory, Index, LEAF_SLOTS};
+use super::directory::{DirEntry, Directory, Index};
 use super::entry::Part;
 use super::piece::{Piece, PieceKey};
 use super::record_checksum;
@@ -291,26 +291,20 @@ impl Segments {
         })
     }
 
-    /// Returns the leaf with the entry of `slot`, from memory or the device. It has no entries if the directory has no
-    /// such leaf.
-    fn leaf(&self, stored: &DirReader<'_>, slot: u32) -> Result<Arc<Directory>> {
+    /// Returns the entry of a record, from memory or the device; `None` if the directory has none.
+    fn entry(&self, stored: &DirReader<'_>, addr: Addr) -> Result<Option<DirEntry>> {
         let DirReader { devices, id, extent, dir, .. } = *stored;
-        let key = PieceKey::leaf(id, extent, dir, slot);
-        if let Some(Piece::Leaf(leaf)) = self.directories.get(&key) {
-            return Ok(leaf);
+        if let Some(entry) = self.kept_entry(addr, extent, dir) {
+            return Ok(Some(entry));
         }
-        if dir.len_bytes <= WHOLE_BYTES_MAX {
-            let directory = self.read_directory(devices, id, extent, dir)?;
-            self.keep_leaves(id, extent, dir, &directory);
-            let leaf = directory.leaves().find(|(number, _)| *number == slot / LEAF_SLOTS);
-            return Ok(leaf.map_or_else(Arc::default, |(_, entries)| Arc::new(entries.into())));
-        }
-        let Some(leaf) = self.index(stored)?.leaf(slot) else { return Ok(Arc::default()) };
-        let leaf =
-            stored.read(leaf.start(dir), leaf.len_bytes, |bytes| leaf.read(bytes, extent.len_bytes))?;
-        let leaf = Arc::new(leaf);
-        self.directories.insert(key, Piece::Leaf(Arc::clone(&leaf)));
-        Ok(leaf)
+        let read = if dir.len_bytes <= WHOLE_BYTES_MAX {
+            self.read_directory(devices, id, extent, dir)?
+        } else {
+            let Some(leaf) = self.index(stored)?.leaf(addr.slot()) else { return Ok(None) };
+            stored.read(leaf.start(dir), leaf.len_bytes, |bytes| leaf.read(bytes, extent.len_bytes))?
+        };
+        self.keep_read(addr, extent, dir, &read);
+        Ok(read.get(addr.slot()))
     }
 
     /// Returns the index of a directory, from memory or the device.
@@ -332,8 +326,8 @@ impl Segments {
     pub fn locate(&self, devices: &Devices, addr: Addr) -> Result<Located> {
         let (extent, entry) = match self.place(addr)?.ok_or_else(|| unknown(addr))? {
             RecordPlace::Open(extent, entry) => (extent, entry),
-            RecordPlace::Closed(extent, dir) => match self.kept_leaf(addr, extent, dir) {
-                Some(leaf) => (extent, leaf.get(addr.slot())),
+            RecordPlace::Closed(extent, dir) => match self.kept_entry(addr, extent, dir) {
+                Some(entry) => (extent, Some(entry)),
                 None => return self.locate_loaded(devices, addr),
             },
         };
@@ -344,23 +338,20 @@ impl Segments {
     /// lies elsewhere after the reading.
     fn locate_loaded(&self, devices: &Devices, addr: Addr) -> Result<Located> {
         for _ in 0..16 {
-            let (extent, dir, leaf) = match self.place(addr)?.ok_or_else(|| unknown(addr))? {
+            let (extent, dir, entry) = match self.place(addr)?.ok_or_else(|| unknown(addr))? {
                 RecordPlace::Open(extent, entry) => {
                     return entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr));
                 }
                 RecordPlace::Closed(extent, dir) => {
                     let stored = DirReader { segments: self, devices, id: addr.segment(), extent, dir };
-                    (extent, dir, self.leaf(&stored, addr.slot()))
+                    (extent, dir, self.entry(&stored, addr))
                 }
             };
             // A place that the segment has left may hold anything, so what was read there does not count. A segment
             // that came back to its place has another directory.
             if matches!(self.place(addr)?, Some(RecordPlace::Closed(now, now_dir)) if (now, now_dir) == (extent, dir))
             {
-                return leaf?
-                    .get(addr.slot())
-                    .map(|entry| Located::new(extent, entry))
-                    .ok_or_else(|| unknown(addr));
+                return entry?.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr));
             }
         }
         Err(unknown(addr))
@@ -371,16 +362,8 @@ impl Segments {
         match self.try_place(addr)? {
             RecordPlace::Open(extent, entry) => Some(Located::new(extent, entry?)),
             RecordPlace::Closed(extent, dir) => {
-                Some(Located::new(extent, self.kept_leaf(addr, extent, dir)?.get(addr.slot())?))
+                Some(Located::new(extent, self.kept_entry(addr, extent, dir)?))
             }
-        }
-    }
-
-    /// Returns the leaf with the entry of `addr`, if it is in memory.
-    fn kept_leaf(&self, addr: Addr, extent: Extent, dir: DirRef) -> Option<Arc<Directory>> {
-        match self.directories.get(&PieceKey::leaf(addr.segment(), extent, dir, addr.slot()))? {
-            Piece::Leaf(leaf) => Some(leaf),
-            Piece::Index(_) => None,
         }
     }
 

@@ -6,13 +6,13 @@ mod storing;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::Cache;
 
-use super::directory::{DirRef, Directory, LEAF_SLOTS};
+use super::directory::{DirRef, Directory};
 use super::entries::{Entries, IsAway};
 use super::entry::{Move, PageIds, Part, Segment};
 use super::occupancy::Occupied;
@@ -200,17 +200,9 @@ impl Segments {
         })?;
         let (extent, directory) = closed.ok_or_else(|| no_segment(id))?;
         if let Some(directory) = directory {
-            self.keep_leaves(id, extent, dir, &directory);
+            self.keep_written(id, extent, dir, &directory);
         }
         Ok(())
-    }
-
-    /// Puts the leaves of a directory into the cache.
-    pub(super) fn keep_leaves(&self, id: u64, extent: Extent, dir: DirRef, directory: &Directory) {
-        for (number, entries) in directory.leaves() {
-            let key = PieceKey::leaf(id, extent, dir, number * LEAF_SLOTS);
-            self.directories.insert(key, Piece::Leaf(Arc::new(entries.into())));
-        }
     }
 
     /// Moves a segment to other parts. Returns those that it had.

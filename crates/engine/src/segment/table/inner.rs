@@ -29,6 +29,8 @@ pub(in crate::segment) struct Inner {
     pub(in crate::segment) dirty_bytes: u64,
     /// Pages that a checkpoint under way stores. They cannot be read from a device before it counts.
     pub(in crate::segment) under_way: BTreeSet<u64>,
+    /// Number of records that died since the directories in memory were looked through.
+    pub(in crate::segment) died: u64,
     /// Records that died since their page was stored, for pages that are not in `dirty`.
     pub(in crate::segment) deaths: Deaths,
     /// Segments that may have no live records.
@@ -267,6 +269,7 @@ impl Inner {
             Ok(Some(segment)) if segment.live.get(ptr.addr.slot()) => self.kill_here(ptr),
             Ok(_) => false,
         };
+        self.died += u64::from(died);
         if died && !self.dirty.contains(&page) {
             let fresh = self.deaths.push(page, ptr);
             self.store_for_dead(page, fresh);
