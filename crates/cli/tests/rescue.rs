@@ -41,6 +41,11 @@ fn records(device: &[u8], kind: RecordKind) -> Vec<(usize, usize)> {
     found
 }
 
+/// Those of nodes, without nodes of a few bytes, as empty trees have: such bytes may be found anywhere.
+fn large_nodes(device: &[u8]) -> Vec<(usize, usize)> {
+    records(device, RecordKind::Node).into_iter().filter(|(_, len)| *len > 100).collect()
+}
+
 /// Where these bytes are, second copies included.
 fn twins(device: &[u8], (start, len): (usize, usize)) -> Vec<usize> {
     let bytes = &device[start..start + len];
@@ -145,7 +150,7 @@ fn what_is_left_of_a_damaged_pool_is_read_and_the_rest_is_listed() {
     let device = sandbox.path("tank.pf");
     let sound = fs::read(&device).unwrap();
     // Of a pool that was just unmounted the last nodes are those of the last checkpoint, the root at their end.
-    let nodes = records(&sound, RecordKind::Node);
+    let nodes = large_nodes(&sound);
     let pages = records(&sound, RecordKind::Page);
     let directories = (0..sound.len()).step_by(4096).filter(|at| sound[*at..].starts_with(b"PFdr"));
     let cases = [
@@ -178,4 +183,46 @@ fn what_is_left_of_a_damaged_pool_is_read_and_the_rest_is_listed() {
         assert!(fs::read(&device).unwrap() == bytes, "nothing is written");
     }
     assert!(damaged > 1, "{damaged}");
+}
+
+#[test]
+fn names_behind_those_that_cannot_be_read_are_told() {
+    const NAMES: usize = 4000;
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "256M"]);
+    sandbox.ok(&["mount", "tank", "mnt"]);
+    fs::create_dir(sandbox.path("mnt/many")).unwrap();
+    let name = |n: usize| format!("{n:05}-of-a-spool-whose-names-take-many-nodes-of-the-tree");
+    let target = sandbox.path("mnt/target");
+    fs::write(&target, "one inode for all").unwrap();
+    (0..NAMES).for_each(|n| fs::hard_link(&target, sandbox.path("mnt/many").join(name(n))).unwrap());
+    sandbox.ok(&["unmount", "mnt"]);
+    let device = sandbox.path("tank.pf");
+    let sound = fs::read(&device).unwrap();
+    // The last nodes are those of the last checkpoint; leaves come first.
+    let nodes = large_nodes(&sound);
+    let list = nodes.iter().rev().skip(4).step_by(5).find_map(|(start, len)| {
+        let mut bytes = sound.clone();
+        twins(&sound, (*start, *len)).into_iter().for_each(|at| bytes[at + len / 2] ^= 4);
+        fs::write(&device, &bytes).unwrap();
+        let output = sandbox.run(&["check", "--json", "tank"]);
+        let damaged = output.stdout.contains("\"names\"");
+        damaged.then(|| listed(&sandbox))
+    });
+    assert_eq!(list.unwrap()["/many"].0, "names");
+    sandbox.ok(&["mount", "-o", "rescue", "tank", "mnt"]);
+    let listing = fs::read_dir(sandbox.path("mnt/many")).unwrap();
+    let told: Vec<_> = listing.map(|entry| entry.map(|entry| entry.file_name())).collect();
+    let errors: Vec<_> = told.iter().filter_map(|name| name.as_ref().err()).collect();
+    assert!(matches!(errors[..], [error] if error.raw_os_error() == Some(libc::EIO)), "{errors:?}");
+    assert!(told.last().unwrap().is_err(), "the error comes last");
+    let names: BTreeSet<_> = told.into_iter().flatten().collect();
+    assert!((NAMES * 9 / 10..NAMES).contains(&names.len()), "{} of {NAMES} names", names.len());
+    let made: BTreeSet<_> = (0..NAMES).map(|n| name(n).into()).collect();
+    assert!(names.is_subset(&made));
+    sandbox.ok(&["unmount", "mnt"]);
 }

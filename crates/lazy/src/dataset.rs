@@ -230,6 +230,11 @@ impl Dataset for BackupDataset {
         self.by_manifest(|manifest| manifest.range(from, to, limit))
     }
 
+    /// Nothing is passed over: what cannot be read of a repository may be there the next time.
+    fn first_damage(&self, _: &Key, _: &Key) -> Option<(Key, Key)> {
+        None
+    }
+
     fn apply(&self, _: &[Change<'_>]) -> Result<()> {
         Err(Error::ReadOnly("a backup is not changed".into()))
     }

@@ -385,24 +385,18 @@ impl Dataset for LiveDataset {
     }
 
     fn next_hole(&self, object: u64, page: u64) -> Result<u64> {
-        let mut page = page;
-        loop {
-            let hole = self.tree.next_hole(object, page)?.unwrap_or(u64::MAX);
+        let behind_written = |page| {
             let stages = self.stages.read();
             let committing = stages.committing.as_ref();
-            let written = |page| {
-                stages.accepting.pages.contains_key(&(object, page))
-                    || committing.is_some_and(|pending| pending.pages.contains_key(&(object, page)))
+            let written = |page: &u64| {
+                let key = (object, *page);
+                stages.accepting.pages.contains_key(&key)
+                    || committing.is_some_and(|pending| pending.pages.contains_key(&key))
             };
-            let mut after = hole;
-            while after < u64::MAX && written(after) {
-                after += 1;
-            }
-            if after == hole {
-                return Ok(hole);
-            }
-            page = after;
-        }
+            (page..).find(|page| !written(page)).unwrap_or(u64::MAX)
+        };
+        let behind_stored = |page| Ok(self.tree.next_hole(object, page)?.unwrap_or(u64::MAX));
+        first_hole(page, behind_written, behind_stored)
     }
 
     fn usage(&self, object: u64) -> Result<Usage> {
@@ -460,4 +454,46 @@ fn key_after(key: &Key) -> Option<Key> {
 /// Returns the first key of the object after that of `key`; `None` after the last object.
 fn object_after(key: &Key) -> Option<Key> {
     key.object.checked_add(1).map(|object| Key::new(object, 0, 0))
+}
+
+/// Returns the first page from `page` on that is neither written nor stored. `behind_written` and `behind_stored` each
+/// return the first page from one on that is not. They are asked in the order in which pages travel (D2): a page that is
+/// stored meanwhile is found.
+fn first_hole(
+    page: u64,
+    behind_written: impl Fn(u64) -> u64,
+    behind_stored: impl Fn(u64) -> Result<u64>,
+) -> Result<u64> {
+    let mut page = page;
+    loop {
+        let unwritten = behind_written(page);
+        page = behind_stored(unwritten)?;
+        if page == unwritten {
+            return Ok(page);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_page_that_is_stored_meanwhile_is_no_hole() {
+        let written = RefCell::new(BTreeSet::from([3_u64, 4, 9]));
+        let stored = RefCell::new(BTreeSet::from([0_u64, 1, 2]));
+        let behind = |pages: &BTreeSet<u64>, from: u64| (from..).find(|page| !pages.contains(page)).unwrap();
+        let behind_written = |from| behind(&written.borrow(), from);
+        let behind_stored = |from| {
+            let hole = behind(&stored.borrow(), from);
+            // All that was written lands now.
+            stored.borrow_mut().append(&mut written.borrow_mut());
+            Ok(hole)
+        };
+        assert_eq!(first_hole(0, behind_written, behind_stored).unwrap(), 5);
+    }
 }

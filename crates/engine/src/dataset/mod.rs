@@ -186,9 +186,7 @@ pub trait Dataset: Send + Sync {
 
     /// Returns the first range of keys within `from..to` that cannot be looked up because of damage: its first key
     /// (inclusive) and its end (exclusive). [`Dataset::range`] of the keys before or behind that range need not fail.
-    fn first_damage(&self, _from: &Key, _to: &Key) -> Option<(Key, Key)> {
-        None
-    }
+    fn first_damage(&self, from: &Key, to: &Key) -> Option<(Key, Key)>;
 
     /// Applies all of `changes`, in order, as one. Changes that only free space are always admitted.
     ///

@@ -201,7 +201,7 @@ impl Pool {
                     }
                 }
                 // `check` and a scrub report the damage.
-                Err(Error::Corrupt { .. }) => {}
+                Err(error) if error.is_damage() => {}
                 Err(error) => return Err(error),
             }
         }

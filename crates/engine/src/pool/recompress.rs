@@ -299,7 +299,7 @@ impl Pool {
             let record = match self.shared.read_record_by(&devices, target.ptr.addr) {
                 Ok(record) => record,
                 // The page was overwritten or deleted meanwhile; or it is damaged, which `check` reports.
-                Err(Error::Corrupt { .. }) => continue,
+                Err(error) if error.is_damage() => continue,
                 Err(error) => return Err(error),
             };
             trial.tried += record.len() as u64;
@@ -463,7 +463,7 @@ impl Pool {
         let devices = self.shared.devices.of_class(IoClass::Recompression);
         let mut survivors = match self.survivors(&devices, &segment, &segment.parts) {
             Ok(survivors) => survivors,
-            Err(error @ Error::Corrupt { .. }) => {
+            Err(error) if error.is_damage() => {
                 self.count_met(&error);
                 tracing::error!(%error, segment = id, "a damaged segment is not coded again");
                 return Ok(None);

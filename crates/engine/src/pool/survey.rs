@@ -7,10 +7,10 @@ use pagefold_codec::{Format, Scratch, recognise};
 
 use super::recompress::targets;
 use super::{PageRange, Pool, RecompressReport};
+use crate::Result;
 use crate::dataset::Dataset;
 use crate::record::{Codec, ModelId, decode, model_of};
 use crate::segment::RECORD_OVERHEAD_BYTES;
-use crate::{Error, Result};
 
 /// Storage of a sample of an object's pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Pool {
     /// object. Changes that are not committed yet are not seen.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; errors of reading.
+    /// [`crate::Error::NotFound`]; errors of reading.
     pub fn survey(&self, id: u64, object: u64, samples: u64) -> Result<Survey> {
         let dataset = self.version_by_id(id)?;
         let mut survey = Survey { current: self.shared.models.current(id, object), ..Survey::default() };
@@ -73,7 +73,7 @@ impl Pool {
             match self.shared.read_record(ptr.addr) {
                 Ok(record) => self.note(&record, record_size, &mut survey)?,
                 // The page was overwritten meanwhile; or it is damaged, which `check` reports.
-                Err(Error::Corrupt { .. }) => {}
+                Err(error) if error.is_damage() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -85,7 +85,7 @@ impl Pool {
     /// pages that are overwritten meanwhile, and damaged pages, which `check` reports.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; errors of reading.
+    /// [`crate::Error::NotFound`]; errors of reading.
     pub fn codecs(
         &self,
         id: u64,
@@ -103,7 +103,7 @@ impl Pool {
             for target in of_object {
                 let record = match self.shared.read_record(target.ptr.addr) {
                     Ok(record) => record,
-                    Err(Error::Corrupt { .. }) => continue,
+                    Err(error) if error.is_damage() => continue,
                     Err(error) => return Err(error),
                 };
                 let of = report.codecs.entry(record.first().copied().unwrap_or_default()).or_default();

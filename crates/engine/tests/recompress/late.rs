@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pagefold_codec::testing::{Random, Schema, heap_page};
 use pagefold_engine::dataset::Change;
-use pagefold_engine::device::{Device, IoClass, IoKind, SimDevice};
+use pagefold_engine::device::{AlignedBuf, Device, InjectedFault, IoClass, IoKind, SimDevice, SimOp};
 use pagefold_engine::pool::{LateObject, LearnOptions, Pool};
 
 use super::{
@@ -139,4 +139,54 @@ fn pages_that_were_written_in_no_order_are_coded_again_segment_by_segment() {
     assert!(read < 2 * before, "{read} bytes were read for {before}");
     assert_holds(&pool, 5, &pages);
     assert_sound(&pool);
+}
+
+/// What cannot be read is passed over, as what is damaged: a database that nobody asked to be coded again goes on.
+#[test]
+fn a_read_error_ends_neither_the_coding_again_nor_the_pool() {
+    let (device, pool, pages) = before_the_model();
+    write(&pool, 6, 0, &pages[..20]);
+    let whole_device = 1 << 20..256 << 20;
+    let failing = |range| InjectedFault { op: SimOp::Read, range, skip: 0, times: u64::MAX };
+    let mut late = LateObject::new((1, 5));
+    assert!(pool.recompress_late(&mut late, 300).unwrap(), "it is planned");
+    device.inject(failing(whole_device.clone()));
+    while pool.recompress_late(&mut late, 300).unwrap() {}
+    write(&pool, 6, 20, &pages[20..40]);
+    device.clear_faults();
+    assert_holds(&pool, 5, &pages);
+    assert_holds(&pool, 6, &pages[..40]);
+    assert_eq!(modelled(&pool, 5), 0);
+    // Who asks for it is not stopped by it, either.
+    device.inject(failing(whole_device));
+    assert_eq!(recompress(&pool, &[whole(5)]).recompressed, 0);
+    write(&pool, 6, 40, &pages[40..50]);
+    device.clear_faults();
+    assert_eq!(recompress(&pool, &[whole(5)]).recompressed, PAGES);
+    assert_holds(&pool, 5, &pages);
+    assert_sound(&pool);
+}
+
+#[test]
+fn an_object_whose_pages_cannot_be_read_does_not_stop_the_search() {
+    let (device, pool) = new_pool("zstd-1");
+    let noise: Vec<Vec<u8>> = (0..8).map(|seed| Random::new(seed).bytes(PAGE)).collect();
+    let pages = heap(2);
+    write(&pool, 5, 0, &noise);
+    write(&pool, 6, 0, &pages);
+    pool.checkpoint(false).unwrap();
+    drop(pool);
+    let pool = open(&device, 1);
+    pool.set_compression("auto".parse().unwrap());
+    let mut all = AlignedBuf::zeroed(32 << 20);
+    device.read(0, &mut all).unwrap();
+    for page in &noise {
+        // Noise is stored as it is.
+        let at = all.windows(PAGE).position(|window| window == page).unwrap() as u64;
+        device.inject(InjectedFault { op: SimOp::Read, range: at..at + 1, skip: 0, times: u64::MAX });
+    }
+    seek(&pool);
+    device.clear_faults();
+    let learned = pool.learn(&LearnOptions::IDLE).unwrap().unwrap();
+    assert_eq!(learned.object, 6);
 }

@@ -63,6 +63,10 @@ impl Dataset for Twin {
         Ok(found)
     }
 
+    fn first_damage(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
+        self.live.first_damage(from, to)
+    }
+
     fn apply(&self, changes: &[Change<'_>]) -> Result<()> {
         self.live.apply(changes)?;
         self.memory.apply(changes)?;

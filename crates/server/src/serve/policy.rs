@@ -61,6 +61,10 @@ impl Dataset for Policed {
         self.inner.range(from, to, limit)
     }
 
+    fn first_damage(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
+        self.inner.first_damage(from, to)
+    }
+
     fn apply(&self, changes: &[Change<'_>]) -> Result<()> {
         self.inner.apply(changes)?;
         if self.is(SyncMode::Always) { self.inner.sync() } else { Ok(()) }

@@ -357,7 +357,8 @@ impl Pool {
             match self.shared.read_record(entry.ptr.addr) {
                 Ok(found) if found == record => {}
                 // It is another model; or it was dropped meanwhile, or is damaged, which `check` reports.
-                Ok(_) | Err(Error::Corrupt { .. }) => continue,
+                Ok(_) => continue,
+                Err(error) if error.is_damage() => continue,
                 Err(error) => return Err(error),
             }
             // With the log's lock held no checkpoint drops models (M2).
