@@ -6,6 +6,7 @@
 
 mod at_once;
 mod changes;
+mod full;
 mod thin;
 mod twin;
 
