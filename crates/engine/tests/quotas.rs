@@ -176,6 +176,87 @@ fn deleting_and_truncating_work_at_a_quota_and_give_room() {
     settle(&pool);
 }
 
+fn share(dataset: &dyn Dataset, from_object: u64, to_object: u64, count: u64) -> Result<()> {
+    dataset.apply(&[Change::Share { from_object, from_page: 0, to_object, to_page: 0, count }])
+}
+
+/// A share takes hardly anything, since pages that are not committed yet are stored first: the bound holds all the same.
+#[test]
+fn pages_that_were_shared_before_they_were_committed_stay_within_a_quota() {
+    let (_device, pool) = fresh(256);
+    pool.create_dataset("db", 1).unwrap();
+    set(&pool, "db", "quota", 4 * MIB).unwrap();
+    let db = pool.open_dataset("db").unwrap();
+    let pages = 3 * MIB / u64::from(PAGE);
+    for page in 0..pages {
+        write_page(&*db, 1, page, &noise(page)).unwrap();
+    }
+    for to in 2..6 {
+        share(&*db, 1, to, pages).unwrap();
+    }
+    pool.sync().unwrap();
+    assert!(used(&pool, "db") <= 4 * MIB, "{} of 4 MiB", used(&pool, "db"));
+    let mut page = vec![0; PAGE as usize];
+    for to in 1..6 {
+        db.read(to, PAGE, (pages - 1) * u64::from(PAGE), &mut page).unwrap();
+        assert!(page == noise(pages - 1));
+    }
+    settle(&pool);
+}
+
+/// Where no commit can come between, each page counts as often as it is stored.
+#[test]
+fn pages_that_one_change_writes_and_shares_count_as_often_as_they_are_stored() {
+    let (_device, pool) = fresh(256);
+    pool.create_dataset("db", 1).unwrap();
+    set(&pool, "db", "quota", 5 * MIB / 2).unwrap();
+    let db = pool.open_dataset("db").unwrap();
+    let count = MIB / u64::from(PAGE);
+    let data: Vec<u8> = (0..count).flat_map(noise).collect();
+    let write = || Change::Write { object: 1, record_size: PAGE, offset: 0, data: &data };
+    let share =
+        |from_object, to_object| Change::Share { from_object, from_page: 0, to_object, to_page: 0, count };
+    let refused = db.apply(&[write(), share(1, 2), share(2, 3)]);
+    assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
+    db.apply(&[write(), share(1, 2)]).unwrap();
+    pool.sync().unwrap();
+    assert!(used(&pool, "db") <= 5 * MIB / 2, "{}", used(&pool, "db"));
+    // Stored pages take only their places.
+    assert!(db.space().available_bytes < MIB / 2, "{:?}", db.space());
+    for to in 4..10 {
+        db.apply(&[share(1, to)]).unwrap();
+    }
+    settle(&pool);
+}
+
+#[test]
+fn pages_that_were_shared_before_they_were_committed_stay_within_the_pool() {
+    let (_device, pool) = fresh(256);
+    let dataset = pool.dataset();
+    let page_bytes = u64::from(PAGE);
+    for page in 0.. {
+        if dataset.space().available_bytes < 4 * MIB {
+            break;
+        }
+        write_page(&*dataset, 1, page, &noise(page)).unwrap();
+        if page % 256 == 0 {
+            pool.checkpoint(false).unwrap();
+        }
+    }
+    pool.checkpoint(false).unwrap();
+    let pages = 3 * MIB / page_bytes;
+    for page in 0..pages {
+        write_page(&*dataset, 2, page, &noise(1 << 32 | page)).unwrap();
+    }
+    for to in 3..9 {
+        share(&*dataset, 2, to, pages).unwrap();
+    }
+    pool.sync().unwrap();
+    let space = dataset.space();
+    assert!(space.used_bytes <= space.capacity_bytes, "{space:?}");
+    settle(&pool);
+}
+
 #[test]
 fn snapshots_count_against_a_quota_and_not_against_a_refquota() {
     let (_device, pool) = fresh(256);

@@ -6,7 +6,7 @@ use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 
 use crate::codec::{Inode, flag};
 use crate::error::{FsError, Result};
-use crate::freeing::uncover;
+use crate::freeing::{tell_freeing, uncover};
 use crate::fs::Fs;
 use crate::inode::{Node, Txn};
 use crate::io::clean_tail;
@@ -59,9 +59,9 @@ impl Fs {
             }
             Fallocate::PunchHole => {
                 self.zero_range(inode, offset, end, &mut changes);
-                // Where only parts of records are zeroed, nothing else tells that this frees: it works on full pools.
+                // Parts of records are zeroed on full pools, too.
                 if !changes.is_empty() {
-                    changes.push(Change::Punch { object: inode.object, from: 0, to: 0 });
+                    tell_freeing(inode.object, &mut changes);
                 }
             }
             Fallocate::ZeroRange { keep_size } => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::Change;
+use pagefold_engine::dataset::journal::aside;
 
 use crate::acl;
 use crate::codec::{Inode, flag, kind};
@@ -144,7 +145,8 @@ impl Fs {
         if !node.cached.read().atime_dirty {
             return Ok(());
         }
-        match Txn::lock(&[node]).commit(self.dataset(), Vec::new()) {
+        // No request asks for this: one during which it is done neither counts as carried out nor loses its result.
+        match aside(|| Txn::lock(&[node]).commit(self.dataset(), Vec::new())) {
             Err(FsError::NoSpace(_)) => {
                 let mut waiting = self.atimes.lock();
                 if waiting.len() < TIMES_MAX {

@@ -112,6 +112,13 @@ impl Fs {
     }
 }
 
+/// Has `changes` say that they are made to free something, which full pools admit, also where no page of `object` goes.
+pub(crate) fn tell_freeing(object: u64, changes: &mut Vec<Change<'_>>) {
+    if !changes.iter().any(|change| matches!(change, Change::Punch { .. })) {
+        changes.push(Change::Punch { object, from: 0, to: 0 });
+    }
+}
+
 /// Takes the pages of a write of `len` bytes at `offset` out of all ranges, and adds the changes that must come before
 /// the write: the rest of a page that is written in part has to be zeros.
 pub(crate) fn uncover(inode: &mut Inode, offset: u64, len: u64, changes: &mut Vec<Change<'_>>) {

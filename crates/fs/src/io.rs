@@ -18,7 +18,7 @@ use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT};
 
 use crate::codec::{Inode, flag, is_recordsize};
 use crate::error::{FsError, Result};
-use crate::freeing::uncover;
+use crate::freeing::{tell_freeing, uncover};
 use crate::fs::Fs;
 use crate::inode::{Locked, Node};
 use crate::limits::{FILE_BYTES_MAX, ZEROS};
@@ -257,8 +257,8 @@ impl Fs {
 
     /// Adds the changes that make a file `size` bytes long.
     ///
-    /// Shortening only frees pages, so that it works in a full pool: the bytes behind the end in the last page are
-    /// zeroed when the file grows again.
+    /// Shortening only frees, so that it works in a full pool: the bytes behind the end in the last page are zeroed when
+    /// the file grows again.
     pub(crate) fn resize(
         &self,
         ino: u64,
@@ -269,6 +269,7 @@ impl Fs {
         if size > FILE_BYTES_MAX {
             return Err(FsError::TooBig);
         }
+        let object = inode.object;
         if size > inode.size {
             clean_tail(inode, changes);
         } else if size == 0 {
@@ -278,6 +279,9 @@ impl Fs {
             let pages = size.div_ceil(record_size)..inode.size.div_ceil(record_size);
             self.cut_pages(inode, pages, changes);
             inode.set(flag::TAIL, !size.is_multiple_of(record_size));
+        }
+        if size <= inode.size {
+            tell_freeing(object, changes);
         }
         tracing::trace!(ino, from = inode.size, to = size, "resize");
         inode.size = size;

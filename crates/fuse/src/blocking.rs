@@ -1,6 +1,6 @@
 //! Runs requests that may wait: for a device, for a flush, for each other.
 
-use crate::limits::{BLOCKING_IDLE, READ_THREADS_MAX, WAIT_THREADS_MAX};
+use crate::limits::{BLOCKING_IDLE, DROP_WAITS_MAX, READ_THREADS_MAX, WAIT_THREADS_MAX};
 use pagefold_engine::dataset::Caller;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, OnceLock};
@@ -21,12 +21,16 @@ pub enum Wait {
     Read,
     /// A flush, or room for changes: possibly long.
     Flush,
+    /// The kernel, which drops pages when requests that have them locked were answered. These may wait as
+    /// [`Wait::Flush`] says, and never as this says.
+    Drop,
 }
 
 #[derive(Clone, Debug)]
 struct Pools {
     read: Arc<Pool>,
     flush: Arc<Pool>,
+    drop: Arc<Pool>,
 }
 
 /// Threads that are started when there is work and end when there is none.
@@ -79,7 +83,11 @@ impl Blocking {
     pub(crate) fn shared() -> Self {
         static POOLS: OnceLock<Pools> = OnceLock::new();
         let pool = |threads_max| Pool::new("pf-blocking", threads_max);
-        let pools = || Pools { read: pool(READ_THREADS_MAX), flush: pool(WAIT_THREADS_MAX) };
+        let pools = || Pools {
+            read: pool(READ_THREADS_MAX),
+            flush: pool(WAIT_THREADS_MAX),
+            drop: pool(DROP_WAITS_MAX),
+        };
         Self(Some(POOLS.get_or_init(pools).clone()))
     }
 
@@ -100,6 +108,7 @@ impl Blocking {
             (None, _) => return job(),
             (Some(pools), Wait::Read) => &pools.read,
             (Some(pools), Wait::Flush) => &pools.flush,
+            (Some(pools), Wait::Drop) => &pools.drop,
         };
         pool.run(Box::new(job));
     }

@@ -12,8 +12,13 @@
 //!    rare: they race with the write. If nobody reads into the cache, there is nothing to tell.
 //! 3. Telling waits for pages that a read keeps locked: a read that we are answering, or one that has not reached us
 //!    yet. There may be no room to receive the latter as long as waiting writes take all of it. So telling has threads
-//!    of its own, and a write waits only as long as we are answering reads of its range, and [`DROP_PATIENCE`] longer.
-//!    A read that comes later gets what was written; its page is dropped all the same once the read has been answered.
+//!    of its own, and a write waits only as long as we are answering requests of its range, and [`DROP_PATIENCE`]
+//!    longer. A read that comes later gets what was written; its page is dropped all the same once the read has been
+//!    answered. So such requests count for a while only ([`DROP_PATIENCE_LATER`]): there may always be some.
+//! 4. Requests that are being answered must not wait for writes that wait for them. They never wait to tell the kernel
+//!    (a buffered write that has to is not counted any more), and those of rings that wait for anything else have
+//!    threads on which nobody waits for the kernel ([`Wait::Drop`](crate::Wait)). Over `/dev/fuse` each request that is
+//!    being answered has its thread.
 //!
 //! Notes are kept by a hash of inode and range: two ranges with the same hash cost a needless message, never more.
 //!
@@ -24,14 +29,14 @@ use crate::blocking::Pool;
 use crate::direct_uses::DirectUses;
 use crate::kernel::{Kernel, drop_pages};
 use crate::limits::{
-    CACHE_CHUNK_BYTES, CACHE_NOTES, CACHE_READS, DROP_PATIENCE, DROP_THREADS_MAX, ORDER_MARGIN,
-    ORDER_MARGIN_EARLY, ORDER_MARGIN_FILLED,
+    CACHE_CHUNK_BYTES, CACHE_NOTES, CACHE_READS, DROP_PATIENCE, DROP_PATIENCE_LATER, DROP_THREADS_MAX,
+    ORDER_MARGIN, ORDER_MARGIN_EARLY, ORDER_MARGIN_FILLED,
 };
 use crate::own_files;
 use parking_lot::{Condvar, Mutex};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Arc, OnceLock};
 use std::{fmt, io};
 
@@ -45,17 +50,17 @@ pub const DROP_THREADS: &str = "pf-drop";
 struct Note {
     /// Number of the last of these requests.
     last: AtomicU64,
-    /// Number of these requests that are being answered.
-    under_way: AtomicU32,
-    /// The last reads among these requests.
-    reads: Mutex<Reads>,
+    requests: Mutex<Requests>,
 }
 
-/// Reads into the cache; a new one replaces the oldest.
 #[derive(Default)]
-struct Reads {
+struct Requests {
+    /// Numbers of those that are being answered.
+    under_way: Vec<u64>,
+    /// The last reads; a new one replaces the oldest.
+    reads: [ReadInto; CACHE_READS],
+    /// Place of the oldest of them.
     next: usize,
-    kept: [ReadInto; CACHE_READS],
 }
 
 #[derive(Clone, Copy, Default)]
@@ -145,12 +150,16 @@ pub(crate) struct Sent {
 pub(crate) struct Caching {
     coherence: Arc<Coherence>,
     chunks: Chunks,
+    number: u64,
 }
 
 impl Drop for Caching {
     fn drop(&mut self) {
         for note in self.coherence.notes(&self.chunks) {
-            note.under_way.fetch_sub(1, SeqCst);
+            let mut requests = note.requests.lock();
+            if let Some(at) = requests.under_way.iter().position(|number| *number == self.number) {
+                requests.under_way.swap_remove(at);
+            }
         }
     }
 }
@@ -193,16 +202,23 @@ impl Coherence {
         let Sent { ino, number, .. } = sent;
         let chunks = Chunks::new(ino, offset, len);
         for note in self.notes(&chunks) {
+            let mut requests = note.requests.lock();
             if reads {
-                let mut reads = note.reads.lock();
-                let next = reads.next;
-                reads.kept[next] = ReadInto { number, ino, start: offset, end: offset.saturating_add(len) };
-                reads.next = (next + 1) % CACHE_READS;
+                let next = requests.next;
+                requests.reads[next] =
+                    ReadInto { number, ino, start: offset, end: offset.saturating_add(len) };
+                requests.next = (next + 1) % CACHE_READS;
             }
-            note.under_way.fetch_add(1, SeqCst);
+            requests.under_way.push(number);
+            drop(requests);
             note.last.fetch_max(number, SeqCst);
         }
-        Caching { coherence: Arc::clone(self), chunks }
+        Caching { coherence: Arc::clone(self), chunks, number }
+    }
+
+    /// Returns the numbers of the requests for these chunks that are being answered.
+    fn under_way(&self, chunks: &Chunks) -> Vec<u64> {
+        self.notes(chunks).flat_map(|note| note.requests.lock().under_way.clone()).collect()
     }
 
     /// Notes that `sent` returns attributes of its inode. Must be called before these are looked at.
@@ -249,12 +265,12 @@ impl Coherence {
         let (number, end) = (sent.number.saturating_sub(margin), write.offset.saturating_add(write.len));
         let chunks = Chunks::new(write.ino, write.offset, write.len);
         let beside = |note: &Note| {
-            let reads = note.reads.lock();
+            let requests = note.requests.lock();
             let newer = |read: &ReadInto| read.number > number;
             let meets =
                 |read: &ReadInto| read.ino == write.ino && read.start < end && write.offset < read.end;
             // If all reads that are kept are newer, others may have been forgotten.
-            reads.kept.iter().all(newer) || reads.kept.iter().any(|read| newer(read) && meets(read))
+            requests.reads.iter().all(newer) || requests.reads.iter().any(|read| newer(read) && meets(read))
         };
         sent.again || self.notes(&chunks).any(beside)
     }
@@ -270,6 +286,7 @@ impl Coherence {
     /// the only pages left to be dropped are being read anew.
     pub(crate) fn drop_pages(&self, write: &Direct) {
         let Some(kernel) = self.kernel.get().cloned() else { return };
+        let mut rest = Rest::new(self, Chunks::new(write.ino, write.offset, write.len));
         self.drops.fetch_add(1, SeqCst);
         let told = Arc::new((Mutex::new(false), Condvar::new()));
         let (tell, write, failed) = (Arc::clone(&told), *write, Arc::clone(&self.failed));
@@ -282,19 +299,12 @@ impl Coherence {
             *tell.0.lock() = true;
             tell.1.notify_one();
         }));
-        let chunks = Chunks::new(write.ino, write.offset, write.len);
-        let mut was_quiet = false;
         let mut done = told.0.lock();
         while !*done {
-            if !told.1.wait_for(&mut done, DROP_PATIENCE).timed_out() {
-                continue;
-            }
-            let quiet = self.notes(&chunks).all(|note| note.under_way.load(SeqCst) == 0);
-            if quiet && was_quiet && !*done {
+            if told.1.wait_for(&mut done, DROP_PATIENCE).timed_out() && rest.is_over(self) && !*done {
                 tracing::debug!(?write, "answering a write although pages beside it are being read");
                 break;
             }
-            was_quiet = quiet;
         }
         // It may be that of an earlier write, which was answered before its pages were dropped.
         if let Some(error) = self.failed.lock().take() {
@@ -303,8 +313,74 @@ impl Coherence {
     }
 }
 
+/// The wait of a write for pages that requests have locked, which always ends: at once when none is being answered, soon
+/// when only later ones are.
+struct Rest {
+    chunks: Chunks,
+    /// Numbers of the requests that were being answered when the write had been applied.
+    before: Vec<u64>,
+    /// Number of further looks at which later requests count.
+    later: u32,
+    was_quiet: bool,
+}
+
+impl Rest {
+    fn new(coherence: &Coherence, chunks: Chunks) -> Self {
+        let before = coherence.under_way(&chunks);
+        Self { chunks, before, later: DROP_PATIENCE_LATER, was_quiet: false }
+    }
+
+    /// Returns true if the wait is over. Is asked each time that [`DROP_PATIENCE`] has passed.
+    fn is_over(&mut self, coherence: &Coherence) -> bool {
+        let under_way = coherence.under_way(&self.chunks);
+        let has_older = under_way.iter().any(|number| self.before.contains(number));
+        if !has_older {
+            self.later = self.later.saturating_sub(1);
+        }
+        let quiet = !has_older && (under_way.is_empty() || self.later == 0);
+        std::mem::replace(&mut self.was_quiet, quiet) && quiet
+    }
+}
+
 /// Returns by how much the number of a read may be smaller than the write's although the kernel did not drop its pages
 /// by itself.
 const fn margin(opened_direct: bool) -> u64 {
     if opened_direct { ORDER_MARGIN } else { ORDER_MARGIN_EARLY }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads(coherence: &Arc<Coherence>, number: u64) -> Caching {
+        coherence.caches(Sent { ino: 5, number, again: false }, 0, 4096, true)
+    }
+
+    fn looks(rest: &mut Rest, coherence: &Coherence) -> u32 {
+        (1..).find(|_| rest.is_over(coherence)).unwrap_or(0)
+    }
+
+    #[test]
+    fn a_write_waits_for_requests_that_were_there_and_not_for_ever_for_later_ones() {
+        let coherence = Arc::new(Coherence::new());
+        let rest = || Rest::new(&coherence, Chunks::new(5, 0, 4096));
+        assert_eq!(looks(&mut rest(), &coherence), 2);
+        // Whoever was there before is waited for, however long that takes.
+        let before = reads(&coherence, 2);
+        let mut waiting = rest();
+        let later = reads(&coherence, 4);
+        assert!((0..10 * DROP_PATIENCE_LATER).all(|_| !waiting.is_over(&coherence)));
+        drop(before);
+        assert_eq!(looks(&mut waiting, &coherence), DROP_PATIENCE_LATER + 1);
+        // There is always a later one.
+        let mut waiting = rest();
+        let mut last = later;
+        let ended = (6..1000).find(|number| {
+            last = reads(&coherence, *number);
+            waiting.is_over(&coherence)
+        });
+        assert!(ended.is_some());
+        drop(last);
+        assert!(coherence.under_way(&Chunks::new(5, 0, 4096)).is_empty());
+    }
 }

@@ -57,6 +57,10 @@ pub const DROP_THREADS_MAX: usize = 64;
 /// processor takes to go on with a read that was answered.
 pub const DROP_PATIENCE: Duration = Duration::from_millis(50);
 
+/// Number of times [`DROP_PATIENCE`] that an answer waits for locked pages while requests for them are being answered that
+/// came later than the write was applied. There may always be some.
+pub const DROP_PATIENCE_LATER: u32 = 20;
+
 /// Read-ahead of the mount, in KiB: one request.
 pub const READ_AHEAD_KIB: u32 = 1024;
 
@@ -68,6 +72,9 @@ pub const READ_THREADS_MAX: usize = 16;
 /// Largest number of threads on which requests of rings wait for flushes and for room. They are apart from reads, which
 /// they must not keep waiting, and more, since requests that wait together are served together.
 pub const WAIT_THREADS_MAX: usize = 64;
+/// Largest number of threads on which direct writes that came over rings wait for the kernel to drop pages. Each waits
+/// for a message, so that there are as many as threads that send these.
+pub const DROP_WAITS_MAX: usize = DROP_THREADS_MAX;
 /// Time without work after which a thread of the blocking pool ends.
 pub const BLOCKING_IDLE: Duration = Duration::from_secs(10);
 

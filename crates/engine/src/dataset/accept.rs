@@ -16,7 +16,7 @@ use super::pending::PageBuf;
 use super::ready::Ready;
 use super::redo::{REDO_FIXED_BYTES, REDO_PTR_BYTES};
 use super::room::RoomRequest;
-use super::shared::{Beyond, Shortage, count};
+use super::shared::{Shortage, count};
 use super::waits::Reason;
 use crate::limits::{
     ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, REDO_BYTES_MAX, SHARE_PAGES_MAX, VALUE_BYTES_MAX,
@@ -51,7 +51,7 @@ impl LiveDataset {
             .iter()
             .map(|change| if let Change::Write { data, .. } = change { data.len() as u64 } else { 0 })
             .sum();
-        let (mut claim, beyond) = claims::of(&ready, self.shared.bounds.get().slack_bytes);
+        let (mut claim, _) = claims::of(&ready, self.copied_bytes(&ready), 0);
         if self.has_logical_quota() {
             claim.logical_bytes = self.claimed_logical_bytes(&ready)?;
         }
@@ -64,7 +64,7 @@ impl LiveDataset {
                 .waits
                 .time(Reason::Delay, || self.shared.throttle.wait(claim.bytes, || self.shared.left()));
         }
-        let (gate, room, claim) = self.admit(changes, &ready, claim, redo_bytes, beyond)?;
+        let (gate, room, claim) = self.admit(changes, &ready, claim, redo_bytes)?;
         let waited = begun.elapsed();
         let entered = self.shared.journal().zip(room);
         if let Some((journal, room)) = &entered {
@@ -198,7 +198,6 @@ impl LiveDataset {
         ready: &[Ready],
         mut claim: Claim,
         redo_bytes: u64,
-        beyond: Beyond,
     ) -> Result<(parking_lot::RwLockReadGuard<'_, ()>, Option<EntryRoom>, Claim)> {
         if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.dirty_limit.load(Ordering::Relaxed)
         {
@@ -222,6 +221,10 @@ impl LiveDataset {
                 waits.time(Reason::Log, || committer.commit(false))?;
                 continue;
             }
+            // A commit stores pages that are shared: the next attempt claims less for them.
+            let slack = self.shared.bounds.get().slack_bytes;
+            let (Claim { bytes, .. }, beyond) = claims::of(ready, self.copied_bytes(ready), slack);
+            claim.bytes = bytes;
             let reserved = self.reserve(claim, beyond, edits);
             if reserved.is_ok() {
                 let Some(journal) = self.shared.journal() else { return Ok((gate, None, claim)) };

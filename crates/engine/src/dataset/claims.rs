@@ -1,5 +1,7 @@
 //! Claims of changes on the pool and on quotas.
 
+use std::collections::HashMap;
+
 use super::budget::Claim;
 use super::live::LiveDataset;
 use super::ready::Ready;
@@ -23,17 +25,23 @@ const SHARED_PAGES_OF_LEAF: u64 = 128;
 /// Bytes of the names and attributes that one call of the file system changes at most when it frees something.
 const FREEING_BYTES_MAX: u64 = 16 << 10;
 
-/// Returns the space that a change takes at most, and how far it may exceed the bounds if it frees something. `slack`
-/// is the space that the pool keeps back for this. Logical bytes are not counted here.
-pub(super) fn of(ready: &[Ready], slack: u64) -> (Claim, Beyond) {
-    let mut claim = Claim::default();
+/// Returns the space that a page takes at most.
+fn page_bytes(len_bytes: u64) -> u64 {
+    PAGE_CLAIM_BYTES + held_bytes(len_bytes + RECORD_HEADER_BYTES)
+}
+
+/// Returns the space that a change takes at most, and how far it may exceed the bounds if it frees something. `copied`
+/// is the space for shared pages that are not stored yet ([`LiveDataset::copied_bytes`]), `slack` the space that the
+/// pool keeps back for what frees. Logical bytes are not counted here.
+pub(super) fn of(ready: &[Ready], copied: u64, slack: u64) -> (Claim, Beyond) {
+    let mut claim = Claim { bytes: copied, ..Claim::default() };
     let (mut freeing, mut storing) = (false, false);
     for change in ready {
         claim.bytes += match change {
             Ready::Value(_, value) => {
                 VALUE_CLAIM_BYTES + value.as_ref().map_or(0, |value| value.len() as u64)
             }
-            Ready::Page(_, _, buf) => PAGE_CLAIM_BYTES + held_bytes(buf.len() as u64 + RECORD_HEADER_BYTES),
+            Ready::Page(_, _, buf) => page_bytes(buf.len() as u64),
             Ready::Punch { .. } => VALUE_CLAIM_BYTES,
             Ready::Share { count, .. } => VALUE_CLAIM_BYTES + count * PAGE_CLAIM_BYTES,
         };
@@ -93,6 +101,45 @@ pub(super) fn edit_bytes(change: &Ready) -> u64 {
 }
 
 impl LiveDataset {
+    /// Returns the space that shares take at most for pages without a record: those that were accepted and not taken by a
+    /// commit, and those that this change writes before it shares them. They become pages of the target, too, and are
+    /// stored once for each. It holds as long as the caller has the gate, so that no commit takes pages, and nobody
+    /// else changes those of the source.
+    pub(super) fn copied_bytes(&self, ready: &[Ready]) -> u64 {
+        if !ready.iter().any(|change| matches!(change, Ready::Share { .. })) {
+            return 0;
+        }
+        let stages = self.stages.read();
+        let accepted = &stages.accepting.pages;
+        let mut fresh: HashMap<(u64, u64), u64> = HashMap::new();
+        let mut sum = 0;
+        for change in ready {
+            match change {
+                Ready::Page(object, page, buf) => {
+                    fresh.insert((*object, *page), buf.len() as u64);
+                }
+                Ready::Share { from_object, from_page, to_object, to_page, count } => {
+                    if accepted.is_empty() && fresh.is_empty() {
+                        continue;
+                    }
+                    let len_bytes = |at: u64| {
+                        let key = (*from_object, from_page + at);
+                        let own = fresh.get(&key).copied();
+                        own.or_else(|| accepted.get(&key).map(|buf| buf.len() as u64)).map(|len| (at, len))
+                    };
+                    let found: Vec<(u64, u64)> = (0..*count).filter_map(len_bytes).collect();
+                    for (at, len_bytes) in found {
+                        sum += page_bytes(len_bytes);
+                        fresh.insert((*to_object, to_page + at), len_bytes);
+                    }
+                }
+                // Pages that are removed are counted as if they were shared, which is on the safe side.
+                Ready::Punch { .. } | Ready::Value(..) => {}
+            }
+        }
+        sum
+    }
+
     /// Returns the bytes of a change's pages before compression, as if all pages were new.
     pub(super) fn claimed_logical_bytes(&self, ready: &[Ready]) -> Result<u64> {
         let mut sum: u64 = 0;

@@ -6,6 +6,7 @@
 
 mod at_once;
 mod changes;
+mod full;
 mod thin;
 mod twin;
 
@@ -380,6 +381,36 @@ fn a_request_that_had_to_free_first_is_yet_to_be_carried_out() {
     next.redo((u64::MAX, 0), &mut |_, _| Ok(())).unwrap();
     assert_eq!(next.take_slot(asked(2)).done(), None);
     assert!(next.take_slot(asked(4)).done().is_some());
+}
+
+/// A server that goes on answers a request that was carried out before. The access times that it makes durable first are
+/// not the request's change: the server after it, if it dies, too, has to find the same result.
+#[test]
+fn access_times_leave_the_result_of_a_request_alone() {
+    let device = device();
+    let journal = Arc::new(Journal::create().unwrap());
+    let options = OpenOptions { journal: Some(Arc::clone(&journal)), ..OpenOptions::default() };
+    let pool = Pool::open_on(vec![Arc::clone(&device) as Arc<dyn Device>], &options).unwrap();
+    Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
+    let fs = mount(pool.dataset());
+    let create = |name: &[u8]| fs.create(Ino::ROOT, name, 0o644, OpenFlags::default(), &USER).unwrap().ino;
+    let (from, to) = (create(b"from"), create(b"to"));
+    fs.write(from, 0, &[7; 5000], WriteFlags::default()).unwrap();
+    let asked = |unique| Asked { connection: 1, unique };
+    let (copies, waits) = (journal.take_slot(asked(2)), journal.take_slot(asked(4)));
+    let copied = during(Some(copies.origin()), || fs.copy_file_range(from, 0, to, 0, 5000, false)).unwrap();
+    assert_eq!(copied, 5000);
+    for request in [&copies, &waits] {
+        fs.read(from, 0, &mut [0; 10]).unwrap();
+        assert!(!fs.syncs_at_once(from, false), "an access time is to be written");
+        during(Some(request.origin()), || fs.sync()).unwrap();
+        assert!(fs.syncs_at_once(from, false));
+        fs.write(from, 0, &[8; 10], WriteFlags::default()).unwrap();
+    }
+    let next = Arc::new(Journal::adopt(journal.file().try_clone_to_owned().unwrap()).unwrap());
+    next.redo((u64::MAX, 0), &mut |_, _| Ok(())).unwrap();
+    assert_eq!(next.take_slot(asked(2)).done(), Some(5000));
+    assert_eq!(next.take_slot(asked(4)).done(), None);
 }
 
 /// From then on every caller is told of a failed device (W6).

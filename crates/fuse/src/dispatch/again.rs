@@ -2,19 +2,21 @@
 
 use super::change::{entry, made_open};
 use super::convert::{DIRECT_HANDLE, attr_out};
+use super::write::dropped;
 use super::{answer, done, failed};
-use crate::Request;
 use crate::coherence::{Coherence, Direct};
 use crate::operation::{Change, Create, Operation, Write};
 use crate::protocol as p;
+use crate::{Blocking, Request};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_fs::{Fs, Ino};
+use std::sync::Arc;
 
 /// Answers a request without carrying it out again. `result` is what the file system noted: the inode that was made, or
 /// the number of bytes that were copied.
 pub(super) fn answer_done(
     fs: &Fs,
-    coherence: &Coherence,
+    (coherence, blocking): (Arc<Coherence>, &Blocking),
     request: Request,
     operation: Operation,
     result: u64,
@@ -30,21 +32,23 @@ pub(super) fn answer_done(
     match operation {
         Operation::Write(Write { offset, data, handle, from_cache, .. }) => {
             let size = data.len().min(ATOMIC_WRITE_MAX as u32);
-            // Only the process that died knew which reads ran beside the write.
-            if !from_cache {
-                let opened_direct = handle == DIRECT_HANDLE;
-                coherence.drop_pages(&Direct { ino: ino.0, offset, len: size.into(), opened_direct });
+            let written = move |request: Request| request.answer(&p::WriteOut { size, padding: 0 });
+            if from_cache {
+                return written(request);
             }
-            request.answer(&p::WriteOut { size, padding: 0 });
+            // Only the process that died knew which reads ran beside the write.
+            let opened_direct = handle == DIRECT_HANDLE;
+            let write = Direct { ino: ino.0, offset, len: size.into(), opened_direct };
+            dropped(coherence, blocking, request, write, written);
         }
         Operation::Change(change) => answer_change(fs, request, change, result),
         Operation::Create(Create::Named { name, flags, .. }) => {
             let made = fs.entry_again(made, ino, request.argument(name), true);
-            made_open(coherence, request, made, flags);
+            made_open(&coherence, request, made, flags);
         }
         Operation::Create(Create::Temporary { flags, .. }) => {
             let made = fs.entry_again(made, ino, b"", true);
-            made_open(coherence, request, made, flags);
+            made_open(&coherence, request, made, flags);
         }
         // These change nothing, so no process notes that it carried one out.
         Operation::Read { .. }

@@ -225,9 +225,9 @@ impl Dispatch {
     ) -> Option<Fetching> {
         self.claim(&mut request, operation);
         if let Some(result) = request.done_before() {
-            let (coherence, operation) = (Arc::clone(&self.coherence), *operation);
+            let (coherence, operation, drops) = (Arc::clone(&self.coherence), *operation, blocking.clone());
             self.later(blocking, Wait::Flush, request, move |fs, request| {
-                again::answer_done(fs, &coherence, request, operation, result);
+                again::answer_done(fs, (coherence, &drops), request, operation, result);
             });
             return None;
         }

@@ -53,7 +53,8 @@ impl Writer {
         } else if !write_back && self.coherence.was_read_beside(request.sent(), &write) {
             // The mark is dropped, because the write must not wait for itself.
             request.unmark();
-            self.dropped(request, write, move |request| reply(request, written));
+            let reply = move |request| reply(request, written);
+            dropped(self.coherence, &self.blocking, request, write, reply);
         } else {
             reply(request, written);
         }
@@ -64,19 +65,24 @@ impl Writer {
         match self.coherence.stale(request.sent(), &write) {
             Stale::Nothing => {}
             Stale::Attributes => self.coherence.drop_attributes(write.ino),
-            Stale::Pages => return self.dropped(request, write, go_on),
+            Stale::Pages => return dropped(self.coherence, &self.blocking, request, write, go_on),
         }
         go_on(request);
     }
+}
 
-    /// Calls `go_on` when the kernel has dropped what it had cached.
-    fn dropped(self, request: Request, write: Direct, go_on: impl FnOnce(Request) + Send + 'static) {
-        let coherence = self.coherence;
-        self.blocking.run(Wait::Flush, move || {
-            coherence.drop_pages(&write);
-            go_on(request);
-        });
-    }
+/// Calls `go_on`, which must not wait, when the kernel has dropped what it had cached of the range of `write`.
+pub(super) fn dropped(
+    coherence: Arc<Coherence>,
+    blocking: &Blocking,
+    request: Request,
+    write: Direct,
+    go_on: impl FnOnce(Request) + Send + 'static,
+) {
+    blocking.run(Wait::Drop, move || {
+        coherence.drop_pages(&write);
+        go_on(request);
+    });
 }
 
 fn answered(written: &Written) -> p::WriteOut {

@@ -9,11 +9,12 @@ mod rig;
 use std::fs::{File, OpenOptions};
 
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::time::Duration;
 
 use common::{Aligned, RingOn};
 
 use pagefold_fuse::Transport;
-use pagefold_fuse::limits::CACHE_NOTES;
+use pagefold_fuse::limits::{CACHE_NOTES, WAIT_THREADS_MAX};
 use pagefold_fuse::protocol::Opcode;
 use rig::{Aio, Map, Mounted, Writes};
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_setfl};
@@ -285,4 +286,44 @@ fn writes_that_fill_the_ring_do_not_wait_for_reads_behind_them() {
         behind.join().unwrap();
     });
     assert!(read_all().iter().all(|&b| b == b'n'), "what was read in between is gone");
+}
+
+/// A direct write waits for the kernel to drop a page that a buffered write keeps locked, which needs a thread of those
+/// that wait for room. All others of these are busy.
+#[test]
+fn a_write_whose_pages_are_to_be_dropped_takes_no_thread_from_the_write_that_has_them() {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let Some(_ring) = RingOn::new() else { return };
+    let m = Mounted::new(Transport::IoUring);
+    let path = m.file("file", 16);
+    let (direct, buffered) = (open(&path, libc::O_DIRECT), open(&path, 0));
+    let mut bytes = [0; PAGE];
+    m.gate.close();
+    let mut writes = Writes::new(1);
+    writes.start(&direct, 3);
+    m.gate.wait_for(1);
+    buffered.read_exact_at(&mut bytes, 3 * PAGE as u64).unwrap();
+    fadvise(&buffered, 0, None, Advice::DontNeed).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let answered = std::thread::scope(|scope| {
+        let file = &buffered;
+        scope.spawn(move || {
+            file.write_all_at(b"b", 3 * PAGE as u64).unwrap();
+            tell.send(()).unwrap();
+        });
+        m.gate.wait_for(2);
+        let busy = m.gate.keep_busy(WAIT_THREADS_MAX - 1);
+        m.gate.let_write();
+        while m.gate.inner.drops() == 0 {
+            std::thread::yield_now();
+        }
+        m.gate.let_write();
+        let answered = told.recv_timeout(PATIENCE);
+        drop(busy);
+        writes.wait();
+        answered
+    });
+    assert_eq!(answered, Ok(()), "the write that has the page got no thread");
+    buffered.read_exact_at(&mut bytes, 3 * PAGE as u64).unwrap();
+    assert_eq!((bytes[0], bytes[1], bytes[PAGE - 1]), (b'b', b'n', b'n'));
 }

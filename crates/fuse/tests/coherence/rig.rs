@@ -8,7 +8,9 @@ use std::sync::Arc;
 use io_uring::{IoUring, opcode, types};
 use pagefold_fs::FsOptions;
 use pagefold_fuse::operation::Operation;
-use pagefold_fuse::{Agreement, Blocking, Dispatch, Fetching, Handler, Kernel, Request, Session, Transport};
+use pagefold_fuse::{
+    Agreement, Blocking, Dispatch, Fetching, Handler, Kernel, Request, Session, Transport, Wait,
+};
 use parking_lot::{Condvar, Mutex};
 use rustix::mm::{MapFlags, ProtFlags};
 use tempfile::TempDir;
@@ -71,12 +73,43 @@ impl Gate {
         });
     }
 
+    /// Lets the file system answer the write that has been held longest.
+    pub(super) fn let_write(&self) {
+        self.carry_on(|state| state.writes.drain(..1).collect());
+    }
+
+    /// Keeps threads busy on which requests of rings wait, until what is returned is dropped. A write must be held.
+    pub(super) fn keep_busy(&self, threads: usize) -> Busy {
+        let blocking = self.state.lock().writes[0].1.clone();
+        let over = Arc::new((Mutex::new(false), Condvar::new()));
+        let (begin, begun) = std::sync::mpsc::channel();
+        for _ in 0..threads {
+            let (over, begin) = (Arc::clone(&over), begin.clone());
+            blocking.run(Wait::Flush, move || {
+                begin.send(()).unwrap();
+                over.1.wait_while(&mut over.0.lock(), |over| !*over);
+            });
+        }
+        assert_eq!(begun.iter().take(threads).count(), threads);
+        Busy(over)
+    }
+
     /// Lets the file system answer the requests that were held.
     fn carry_on(&self, take: impl FnOnce(&mut Held) -> Vec<(Request, Blocking)>) {
         let held = take(&mut self.state.lock());
         for (request, blocking) in held {
             assert!(self.inner.handle(request, &blocking).is_none());
         }
+    }
+}
+
+/// Threads that are kept busy.
+pub(super) struct Busy(Arc<(Mutex<bool>, Condvar)>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        *self.0.0.lock() = true;
+        self.0.1.notify_all();
     }
 }
 

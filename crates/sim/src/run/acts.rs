@@ -22,16 +22,22 @@ pub(crate) fn contents(acts: &[Act]) -> Vec<Vec<u8>> {
     acts.iter().map(one).collect()
 }
 
+/// Returns the largest number of bytes that a page of an object takes.
+fn page(object: u64) -> u64 {
+    let header = (RECORD_BYTES_MAX - RECORDSIZE_MAX as usize) as u64;
+    held_bytes(u64::from(record_size(object)) + header) + 64
+}
+
 /// Returns the largest number of bytes that an act takes, stored or before compression.
 pub(super) fn most(act: &Act) -> u64 {
     match *act {
         Act::Put { len, .. } => len + 128,
         Act::Write { object, offset, len, .. } => {
             let size = u64::from(record_size(object));
-            let record = held_bytes(size + (RECORD_BYTES_MAX - RECORDSIZE_MAX as usize) as u64);
-            ((offset + len).div_ceil(size) - offset / size) * (record + 64)
+            ((offset + len).div_ceil(size) - offset / size) * page(object)
         }
-        Act::Share { from, count, .. } => 128 + count * u64::from(record_size(from.0)).max(64),
+        // Pages that are not stored yet are stored once more.
+        Act::Share { from, count, .. } => 128 + count * (64 + page(from.0)),
         Act::Codec { .. } | Act::Delete { .. } | Act::Punch { .. } => 128,
     }
 }
