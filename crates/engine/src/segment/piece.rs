@@ -212,24 +212,25 @@ mod tests {
         let trimmed = stored.segments.directories_bytes();
         assert!(trimmed < whole / 5, "{trimmed} bytes of {whole}");
         let reads = stored.reads();
-        let live: Vec<u32> = (0..SLOTS).filter(|slot| slot % 10 == 0 || *slot < LEAF_SLOTS).collect();
+        let live: Vec<u32> =
+            (0..SLOTS).filter(|slot| slot.is_multiple_of(10) || *slot < LEAF_SLOTS).collect();
         assert_eq!(stored.known(), live);
         for slot in live {
             assert_eq!(stored.segments.locate(&stored.devices, addr(slot)).unwrap().len_bytes, LEN_BYTES);
         }
         assert_eq!(stored.reads(), reads);
         // Nothing is kept of a leaf without live records.
-        stored.kill(|slot| slot % 10 == 0 && slot >= 2 * LEAF_SLOTS);
+        stored.kill(|slot| slot.is_multiple_of(10) && slot >= 2 * LEAF_SLOTS);
         stored.segments.trim_directories();
         assert!(stored.known().iter().all(|slot| *slot < 2 * LEAF_SLOTS));
     }
 
     #[test]
     fn a_leaf_that_is_read_has_live_records_alone_and_what_was_asked_for() {
-        let stored = Stored::new(|slot| slot % 10 == 0);
+        let stored = Stored::new(|slot| slot.is_multiple_of(10));
         stored.segments.locate(&stored.devices, addr(5)).unwrap();
         let reads = stored.reads();
-        let in_leaf = |slot: &u32| *slot < LEAF_SLOTS && (*slot == 5 || slot % 10 == 0);
+        let in_leaf = |slot: &u32| *slot < LEAF_SLOTS && (*slot == 5 || slot.is_multiple_of(10));
         assert_eq!(stored.known(), (0..SLOTS).filter(in_leaf).collect::<Vec<_>>());
         stored.segments.locate(&stored.devices, addr(5)).unwrap();
         assert_eq!(stored.reads(), reads, "it is found again");
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_replay_makes_live_is_found() {
-        let stored = Stored::new(|slot| slot % 10 == 0);
+        let stored = Stored::new(|slot| slot.is_multiple_of(10));
         stored.locate_one_of_each_leaf();
         let ptr = Ptr { addr: addr(33), len_bytes: LEN_BYTES };
         stored.segments.mark_live(ptr).unwrap();
