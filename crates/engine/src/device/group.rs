@@ -374,15 +374,14 @@ impl Group {
         }
     }
 
-    /// Gives up the device of a member that is not written any more, and returns it; `None` if it is not here. Those
-    /// who use it now still do.
-    pub(super) fn release(&self, number: u16) -> Option<Arc<dyn Device>> {
+    /// Gives up the device of a member that is not written any more. Those who use it now still do, until it is closed
+    /// ([`GroupMember::is_closed`]).
+    pub(super) fn release(&self, number: u16) {
         let mut members = self.peers.members.write();
-        let member =
-            members.iter_mut().find(|member| member.number == number && !member.state().is_written())?;
-        let device = member.device().cloned();
-        *member = Arc::new(member.without_device());
-        device
+        let mut others = members.iter_mut().filter(|member| !member.state().is_written());
+        if let Some(member) = others.find(|member| member.number == number) {
+            *member = Arc::new(member.without_device());
+        }
     }
 
     /// Returns the state of a member, and what it lacks: both as of one moment.
