@@ -5,8 +5,9 @@ mod mirrored;
 #[macro_use]
 mod passed_on;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -21,14 +22,20 @@ struct Bad {
     delay: Duration,
     fails_one_in: u64,
     reads: AtomicU64,
+    /// The next read waits until somebody is told, or nobody is left who could tell.
+    hangs_until: Mutex<Option<Receiver<()>>>,
 }
 
 impl Device for Bad {
     passed_on!();
 
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
-        thread::sleep(self.delay);
+        let hangs_until = self.hangs_until.lock().unwrap().take();
         let number = self.reads.fetch_add(1, Ordering::Relaxed);
+        if let Some(told) = hangs_until {
+            let _ = told.recv();
+        }
+        thread::sleep(self.delay);
         if self.fails_one_in > 0 && number % self.fails_one_in == self.fails_one_in - 1 {
             let source = std::io::Error::from_raw_os_error(libc::EIO);
             let device = self.path().to_path_buf();
@@ -55,7 +62,7 @@ fn open_bad(delays_us: [u64; 2], fails_one_in: [u64; 2]) -> (Vec<Arc<Bad>>, Arc<
     let bad = |(at, inner): (usize, &Arc<SimDevice>)| {
         let delay = Duration::from_micros(delays_us[at]);
         let (inner, fails_one_in, reads) = (Arc::clone(inner), fails_one_in[at], AtomicU64::default());
-        Arc::new(Bad { inner, delay, fails_one_in, reads })
+        Arc::new(Bad { inner, delay, fails_one_in, reads, hangs_until: Mutex::default() })
     };
     let all: Vec<Arc<Bad>> = sims.iter().enumerate().map(bad).collect();
     let devices = all.iter().map(|one| Arc::clone(one) as Arc<dyn Device>).collect();
@@ -107,4 +114,29 @@ fn a_device_is_closed_when_the_last_request_to_it_is_done() {
         pool.close_device(1).unwrap();
         assert_eq!(slow.strong_count(), 0, "reads of it are under way");
     });
+}
+
+#[test]
+fn a_device_is_not_closed_by_asking_twice_while_a_request_to_it_is_under_way() {
+    let (mut all, pool) = open_bad([0, 0], [0, 0]);
+    let (tell, told) = channel();
+    *all[1].hangs_until.lock().unwrap() = Some(told);
+    let slow = Arc::downgrade(&all.remove(1));
+    pool.scrub_start(1, 0).unwrap();
+    let (first, second) = thread::scope(|scope| {
+        let scrub = scope.spawn(|| pool.scrub_step(2).unwrap());
+        let has_begun = || slow.upgrade().is_none_or(|slow| slow.reads.load(Ordering::Relaxed) > 0);
+        while !has_begun() && !scrub.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        pool.offline(1).unwrap();
+        let first = pool.close_device(1);
+        let second = scope.spawn(|| pool.close_device(1).map(|()| slow.strong_count()));
+        // If it does not wait, it ends meanwhile.
+        thread::sleep(Duration::from_millis(200));
+        drop(tell);
+        (first, second.join().unwrap())
+    });
+    assert!(matches!(first, Err(Error::Busy(_))), "{first:?}");
+    assert_eq!(second.unwrap(), 0, "a read of it is under way");
 }

@@ -4,7 +4,8 @@
 //! writes, for minutes or for ever, though the others have long done so. A request cannot be taken back: it is left alone.
 //!
 //! - S1: a device is given up only while another one of its group, of which the group would live on, answers. If
-//!   none does, the machine or what they all hang from has stopped, and everybody waits.
+//!   none does, the machine or what they all hang from has stopped, and everybody waits. Nothing of the group waits for
+//!   a device that is not written, or has left: it is given up whoever answers.
 //! - S2: of a device that was given up every request fails, those that wait too. So its group leaves it out as one that
 //!   fails (H1), and every other user goes on.
 //! - S3: memory and file of a request that was left alone stay until the kernel has ended it. The device stays locked as
@@ -37,10 +38,10 @@ const SLICE_NS: u64 = 250_000_000;
 pub(super) trait Judge: Send + Sync {
     /// Returns how long a request of a device is waited for at least, in nanoseconds; `None` if it is waited for until
     /// it is answered.
-    fn bound_ns(&self) -> Option<u64>;
+    fn bound_ns(&self, device: &Answers) -> Option<u64>;
 
-    /// Returns true if the group can go on without this device, and another one answers (S1). A request was made at
-    /// `began` that this one has not answered; it is waited for `bound_ns`.
+    /// Returns true if the group can go on without this device, and another one answers (S1), or if this one is none of
+    /// the group any more. A request was made at `began` that it has not answered; it is waited for `bound_ns`.
     fn goes_on_without(&self, device: &Answers, began: Began, bound_ns: u64) -> bool;
 }
 
@@ -141,7 +142,7 @@ impl Answers {
 
     /// Returns true if requests are not waited for until they are answered.
     pub(super) fn is_bounded(&self) -> bool {
-        self.judge().is_some_and(|judge| judge.bound_ns().is_some())
+        self.judge().is_some_and(|judge| judge.bound_ns(self).is_some())
     }
 
     /// Returns true if the device is not waited for any more.
@@ -169,7 +170,7 @@ impl Answers {
         mut request: Request<'_>,
     ) -> io::Result<usize> {
         let judge = self.judge();
-        let bound_ns = judge.as_ref().and_then(|judge| judge.bound_ns());
+        let bound_ns = judge.as_ref().and_then(|judge| judge.bound_ns(self));
         let (Some(judge), Some(bound_ns)) = (judge, bound_ns) else { return request.make(file) };
         if self.is_given_up() {
             return Err(given_up());

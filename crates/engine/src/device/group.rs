@@ -374,15 +374,14 @@ impl Group {
         }
     }
 
-    /// Gives up the device of a member that is not written any more, and returns it; `None` if it is not here. Those
-    /// who use it now still do.
-    pub(super) fn release(&self, number: u16) -> Option<Arc<dyn Device>> {
+    /// Gives up the device of a member that is not written any more. Those who use it now still do, until it is closed
+    /// ([`GroupMember::is_closed`]).
+    pub(super) fn release(&self, number: u16) {
         let mut members = self.peers.members.write();
-        let member =
-            members.iter_mut().find(|member| member.number == number && !member.state().is_written())?;
-        let device = member.device().cloned();
-        *member = Arc::new(member.without_device());
-        device
+        let mut others = members.iter_mut().filter(|member| !member.state().is_written());
+        if let Some(member) = others.find(|member| member.number == number) {
+            *member = Arc::new(member.without_device());
+        }
     }
 
     /// Returns the state of a member, and what it lacks: both as of one moment.
@@ -445,14 +444,25 @@ impl Group {
             // Writes to the region go to the member, too, from here on.
             let lane = Lane::to(device.as_ref(), IoClass::Filling);
             let copied = if is_wanted(start) { self.copy(not, lane, &bytes)? } else { 0 };
-            // First among what no flush has covered, then not lacking any more (H2).
-            self.writes.note(&bytes);
-            member.has(region..region + 1);
-            if copied > 0 {
+            if !self.note_filled(member, region, &bytes) || copied > 0 {
                 return Ok(Some(copied));
             }
         }
         Ok(Some(0))
+    }
+
+    /// Notes that a member has a region, whose bytes were copied to it or need not be. Returns false, and notes nothing, if
+    /// it was left out meanwhile: then it may lack what the copy has brought, and what was written since.
+    fn note_filled(&self, member: &GroupMember, region: u64, bytes: &Range<u64>) -> bool {
+        // With this held, nobody is left out meanwhile.
+        let _members = self.peers.members.read();
+        let is_filled = member.state() == MemberState::Filling;
+        if is_filled {
+            // First among what no flush has covered, then not lacking any more (H2).
+            self.writes.note(bytes);
+            member.has(region..region + 1);
+        }
+        is_filled
     }
 
     /// Writes `bytes` again on a member, from one that is not in `failed`. The rest of the first and the last block stays

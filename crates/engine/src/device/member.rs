@@ -53,6 +53,8 @@ pub(super) struct GroupMember {
     pub(super) number: u16,
     /// The device; `None` if it is not here.
     device: Option<Arc<dyn Device>>,
+    /// The device that was given up, as long as somebody uses it; `None` if none was.
+    released: Option<Weak<dyn Device>>,
     /// Path of the device, for messages, or of the one that was here; empty if there was none.
     path: PathBuf,
     state: AtomicU8,
@@ -88,7 +90,8 @@ impl GroupMember {
         let path = PathBuf::new();
         let latency = Latency::default();
         let (state, reads) = ((state as u8).into(), 0.into());
-        Self { number, device: None, path, state, reads, latency, is_timed: false, lacks }
+        let (device, released) = (None, None);
+        Self { number, device, released, path, state, reads, latency, is_timed: false, lacks }
     }
 
     /// Returns the member with another device, in another state. It lacks what this one lacks.
@@ -99,7 +102,14 @@ impl GroupMember {
     /// Returns the member without its device, in the same state.
     pub(super) fn without_device(&self) -> Self {
         let (lacks, path) = (Arc::clone(&self.lacks), self.path.clone());
-        Self { lacks, path, ..Self::new(self.number, self.state()) }
+        let released = self.device().map(Arc::downgrade).or_else(|| self.released.clone());
+        Self { lacks, path, released, ..Self::new(self.number, self.state()) }
+    }
+
+    /// Returns true if the device is not here, and nobody uses it any more since it was given up.
+    pub(super) fn is_closed(&self) -> bool {
+        let is_used = self.released.as_ref().is_some_and(|device| device.strong_count() > 0);
+        self.device.is_none() && !is_used
     }
 
     /// Returns the member's state.

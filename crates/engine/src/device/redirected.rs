@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{AlignedBuf, Device, DeviceStats, OneDevice};
+use super::{AlignedBuf, Answers, Device, DeviceStats, OneDevice};
 use crate::{Error, Result};
 
 /// A range of a group, and the place that has its bytes. Both are whole blocks.
@@ -117,6 +117,10 @@ impl Device for Redirected {
 
     fn stats(&self) -> &DeviceStats {
         self.inner.stats()
+    }
+
+    fn answers(&self) -> Option<&Answers> {
+        self.inner.answers()
     }
 }
 

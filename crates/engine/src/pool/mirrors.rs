@@ -285,11 +285,13 @@ impl Pool {
         if self.state_of(device)?.1.is_written() {
             return Err(Error::Invalid("it is in use".into()));
         }
-        let path = self.shared.devices.device_path(device);
-        let closed = self.shared.devices.release(device);
+        let devices = &self.shared.devices;
+        let path = devices.device_path(device);
+        devices.release(device);
         let until = Instant::now() + CLOSE_PATIENCE;
-        // A request that nobody waits for any more has the file (S3).
-        while closed.as_ref().is_some_and(|closed| Arc::strong_count(closed) > 1) || owes(&path) {
+        // An earlier call may have given it up, and not have waited for long enough. A request that nobody waits for any
+        // more has the file (S3).
+        while !devices.is_closed(device) || owes(&path) {
             if Instant::now() >= until {
                 return Err(Error::Busy(
                     "it has not answered all requests yet, and what it does late would replace what is written now; try again when it answers"

@@ -24,7 +24,7 @@ struct From {
 }
 
 impl Judge for From {
-    fn bound_ns(&self) -> Option<u64> {
+    fn bound_ns(&self, _device: &Answers) -> Option<u64> {
         Some(1)
     }
 
@@ -258,4 +258,52 @@ fn a_half_that_hangs_for_less_than_the_bound_is_waited_for() {
         write.join().unwrap().unwrap();
     });
     assert_eq!(states(&devices), [MemberState::Whole; 2]);
+}
+
+/// Does something in a thread that outlives a test which fails.
+fn at_work(devices: &Devices, work: fn(&Devices) -> bool) -> std::thread::JoinHandle<bool> {
+    let devices = devices.clone();
+    std::thread::spawn(move || work(&devices))
+}
+
+#[test]
+fn a_half_that_leaves_while_it_hangs_is_given_up_all_the_same() {
+    let removed = |devices: &Devices| devices.remove(1).is_some();
+    let closed = |devices: &Devices| {
+        devices.release(1);
+        // The test itself has it still.
+        !devices.is_closed(1)
+    };
+    let ways: [fn(&Devices) -> bool; 2] = [removed, closed];
+    for leave in ways {
+        let ((first, _early), (second, _late)) = (Half::new("first"), Half::new("second"));
+        let (devices, _labels) = mirror([&first, &second]);
+        // It has left before it would be given up as a member.
+        devices.wait_at_most(8 * SLICE_NS);
+        second.hangs.store(true, SeqCst);
+        let write =
+            at_work(&devices, |devices| devices.write(0, 0, &AlignedBuf::zeroed(BLOCK_BYTES), false).is_ok());
+        until(|| second.answers.overdue.load(SeqCst) == 1);
+        assert!(devices.take_offline(1));
+        let left = at_work(&devices, leave);
+        until(|| write.is_finished() && left.is_finished());
+        assert!(write.join().unwrap() && left.join().unwrap());
+        assert!(second.answers.is_given_up() && !first.answers.is_given_up());
+    }
+}
+
+#[test]
+fn a_half_that_hangs_after_it_has_left_is_given_up_and_the_last_one_is_waited_for() {
+    let ((first, _early), (second, _late)) = (Half::new("first"), Half::new("second"));
+    let (devices, _labels) = mirror([&first, &second]);
+    assert!(devices.take_offline(1));
+    assert!(first.answers.is_bounded() && second.answers.is_bounded());
+    let left = devices.remove(1).unwrap();
+    assert!(!first.answers.is_bounded() && second.answers.is_bounded());
+    second.hangs.store(true, SeqCst);
+    let write = std::thread::spawn(move || left.write(0, &AlignedBuf::zeroed(BLOCK_BYTES), false).is_err());
+    until(|| write.is_finished());
+    assert!(write.join().unwrap() && second.answers.is_given_up());
+    drop(devices.dissolve(0));
+    assert!(first.answers.is_bounded(), "nothing of the group waits for it any more");
 }

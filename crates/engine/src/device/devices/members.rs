@@ -126,10 +126,17 @@ impl Devices {
         device.is_some_and(|device| self.reopen(number, device))
     }
 
-    /// Gives up a device that is not written any more, and returns it; `None` if it is not here.
-    pub(crate) fn release(&self, number: u16) -> Option<Arc<dyn Device>> {
-        let (group, _) = self.find(number)?;
-        group.release(number)
+    /// Gives up a device that is not written any more. Those who use it now still do, until it is closed
+    /// ([`Devices::is_closed`]).
+    pub(crate) fn release(&self, number: u16) {
+        if let Some((group, _)) = self.find(number) {
+            group.release(number);
+        }
+    }
+
+    /// Returns true if a device is not here, and nobody uses it any more since it was given up.
+    pub(crate) fn is_closed(&self, number: u16) -> bool {
+        self.find(number).is_none_or(|(_, member)| member.is_closed())
     }
 
     /// Returns the path of a device, or the one that it had while it was here.

@@ -48,16 +48,17 @@ fn is_of(member: &GroupMember, device: &Answers) -> bool {
 }
 
 impl Judge for Peers {
-    fn bound_ns(&self) -> Option<u64> {
+    fn bound_ns(&self, device: &Answers) -> Option<u64> {
         let bound_ns = self.bound_ns.load(Ordering::Relaxed);
-        let is_bounded =
-            bound_ns > 0 && (self.is_spared.load(Ordering::Relaxed) || self.members.read().len() > 1);
+        let is_alone = || matches!(self.members.read().as_slice(), [alone] if is_of(alone, device));
+        let is_bounded = bound_ns > 0 && (self.is_spared.load(Ordering::Relaxed) || !is_alone());
         is_bounded.then_some(bound_ns)
     }
 
     fn goes_on_without(&self, device: &Answers, began: Began, bound_ns: u64) -> bool {
         let members = self.members.read();
-        let Some(own) = members.iter().find(|member| is_of(member, device)) else { return false };
+        // Nothing waits for a device that has left, was closed or has another one in its place.
+        let Some(own) = members.iter().find(|member| is_of(member, device)) else { return true };
         // Nothing waits for a member that is not written, and nothing is lost with a group that the pool can do without.
         if !own.state().is_written() || self.is_spared.load(Ordering::SeqCst) {
             return true;

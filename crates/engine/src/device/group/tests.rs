@@ -224,6 +224,25 @@ fn a_member_gets_what_it_lacks_while_others_write() {
 }
 
 #[test]
+fn a_member_that_is_left_out_while_it_is_filled_lacks_what_was_being_copied() {
+    for comes_back in [false, true] {
+        let mirror = mirror(&[Whole, Filling]);
+        mirror.devices.set_lacking(1, std::iter::once(0..2));
+        let leaves = |_| {
+            assert!(mirror.devices.take_offline(1));
+            mirror.devices.write(0, 0, &block(6), false).unwrap();
+            !comes_back || mirror.devices.reopen_here(1)
+        };
+        assert_eq!(mirror.devices.fill_next(1, &[], &leaves).unwrap(), Some(REGION_BYTES));
+        let lacking = mirror.devices.lacking(1);
+        assert_eq!((lacking.iter().next(), lacking.len()), (Some(0..2), 2), "{comes_back}");
+        assert!(comes_back || mirror.devices.reopen_here(1));
+        while mirror.devices.fill_next(1, &[], &|_| true).unwrap().is_some() {}
+        assert_eq!((mirror.devices.lacking(1).len(), mirror.on(1, 0)), (0, 6));
+    }
+}
+
+#[test]
 fn blocks_that_nobody_can_read_do_not_end_the_filling() {
     let mirror = mirror(&[Whole, Filling]);
     mirror.sims[0].write(BLOCK, &block(9), true).unwrap();

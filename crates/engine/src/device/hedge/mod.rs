@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::devices::Devices;
 use super::late::{self, Rings};
-use super::planned::PlannedRead;
+use super::planned::{PlannedRead, Span};
 use super::stats::now_ns;
 use crate::{Error, Result};
 use ring::{HedgeRing, READS_MAX};
@@ -53,15 +53,28 @@ pub(crate) fn is_possible() -> bool {
 
 /// One of the reads that are made at once.
 struct HedgedRead {
+    /// Bytes to read.
+    span: Span,
     answer: Option<std::result::Result<PlannedRead, Failed>>,
     /// Members that were asked.
     tried: SmallVec<[u16; 4]>,
     /// Number of them that have not answered.
     under_way: u32,
-    /// Time at which it is overdue; [`u64::MAX`] if it never is, as there is nobody else to ask.
+    /// Time at which another member is to be asked; [`u64::MAX`] if there is nobody else to ask.
     due_ns: u64,
-    /// Place in the ring of the member that was asked last.
-    last: usize,
+    /// Place in the ring of the member that was asked last; `None` once it has failed.
+    last: Option<usize>,
+}
+
+impl HedgedRead {
+    /// Notes that a member has failed, while others have not answered yet. After the one that was asked last, nobody waits
+    /// any longer to ask the next one.
+    fn failed(&mut self, number: u16) {
+        if self.tried.last() == Some(&number) {
+            self.last = None;
+            self.due_ns = 0;
+        }
+    }
 }
 
 /// Reads that are made at once.
@@ -85,10 +98,11 @@ impl<'a> Round<'a> {
         let mut tried: SmallVec<[u16; 4]> = not.into();
         tried.push(number);
         let (due_ns, _) = plan.turn().due_ns();
-        let mut read = HedgedRead { answer: None, tried, under_way: 1, due_ns, last: 0 };
+        let span = plan.span();
+        let mut read = HedgedRead { span, answer: None, tried, under_way: 1, due_ns, last: None };
         match self.ring.push(plan, self.reads.len()) {
             Ok(at) => {
-                read.last = at;
+                read.last = Some(at);
                 self.unanswered += 1;
             }
             // No room is left for it in the ring, which has too many reads at once.
@@ -129,7 +143,10 @@ impl<'a> Round<'a> {
         read.answer = match made {
             Ok(()) => Some(Ok(plan)),
             Err(error) if read.under_way == 0 => Some(Err((plan.number(), error))),
-            Err(_) => return,
+            Err(_) => {
+                read.failed(plan.number());
+                return;
+            }
         };
         self.unanswered -= 1;
     }
@@ -152,20 +169,21 @@ impl<'a> Round<'a> {
 
     fn hedge(devices: &Devices, ring: &mut HedgeRing, read: &mut HedgedRead, of: usize) {
         read.due_ns = u64::MAX;
-        let room = ring.under_way() < READS_MAX;
-        let Some(span) = ring.awaited(read.last).filter(|_| room).map(|plan| plan.span()) else { return };
-        let Ok(Some(mut other)) = devices.plan_without(span, &read.tried) else { return };
+        if ring.under_way() >= READS_MAX {
+            return;
+        }
+        let Ok(Some(mut other)) = devices.plan_without(read.span, &read.tried) else { return };
         if other.file().is_none() {
             return;
         }
         let (number, due_ns) = (other.number(), other.turn().due_ns().0);
         if let Ok(at) = ring.push(other, of) {
-            if let Some(plan) = ring.awaited(read.last) {
+            if let Some(plan) = read.last.and_then(|last| ring.awaited(last)) {
                 plan.turn().overdue();
             }
             read.tried.push(number);
             read.under_way += 1;
-            read.last = at;
+            read.last = Some(at);
             read.due_ns = due_ns;
         }
     }
@@ -243,7 +261,7 @@ impl Devices {
         Ok(plans)
     }
 
-    fn read_without_ring(&self, span: super::Span, number: u16) -> std::result::Result<PlannedRead, Failed> {
+    fn read_without_ring(&self, span: Span, number: u16) -> std::result::Result<PlannedRead, Failed> {
         let mut plan = self.plan(span).map_err(|error| (number, error))?;
         let (number, read) = (plan.number(), plan.read());
         read.map(|()| plan).map_err(|error| (number, error))

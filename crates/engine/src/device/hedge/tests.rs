@@ -260,6 +260,19 @@ fn an_error_of_the_other_member_is_no_answer() {
 }
 
 #[test]
+fn the_third_member_is_asked_when_the_second_one_has_failed() {
+    let (all, devices) = fresh(3);
+    all[..2].iter().for_each(|one| one.hang(true));
+    all[1].fail();
+    // No scope: if nobody asks the third one, this thread never ends.
+    let reader = thread::spawn(move || read(&devices, 9));
+    until(|| reader.is_finished());
+    assert_eq!(reader.join().unwrap(), 2);
+    assert_eq!([0, 1, 2].map(|at| all[at].reads().2), [0, 1, 0]);
+    assert_eq!([0, 1, 2].map(|at| all[at].hedges()), [(1, 1), (0, 0), (0, 0)], "the second one was not slow");
+}
+
+#[test]
 fn of_many_reads_at_once_those_that_hang_are_sent_again() {
     let (all, devices) = fresh(2);
     all[1].hang(true);
