@@ -315,6 +315,34 @@ def test_two_mounts_of_one_backup_at_once_share_a_reader(backed):
         backed.kill_reader()
 
 
+def test_a_read_only_mount_keeps_its_reader_after_a_takeover(backed):
+    """A reader to which nobody is connected ends after a minute, and then what is absent cannot be read."""
+    pool = backed.pool
+    pool.pagefold("unmount", pool.pool)
+    name, at = f"{pool.pool}/still", backed.folder("still")
+    backed.mount(name, at, "-o", "ro,takeover=on")
+    (socket,) = [file for file in Path(pool.environment["PAGEFOLD_RUNTIME_DIR"]).glob("*.reader") if is_connected(file)]
+    before, restarts = pool.server_pid(), pool.figures("status")["takeover"]["restarts"]
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{before}").exists())
+    assert (at / "data" / "PG_VERSION").stat().st_size == 3
+    assert pool.figures("status")["takeover"]["restarts"] == restarts + 1
+    wait_for(lambda: is_connected(socket))
+    # The same holds for another reader, which nobody has asked for a page yet.
+    backed.kill_reader()
+    wait_for(lambda: not is_connected(socket))
+    assert "is read on" in backed.mount(name, at, "-o", "ro")
+    wait_for(lambda: is_connected(socket))
+    assert (at / "data" / "PG_VERSION").read_text() == "15\n"
+
+
+def is_connected(socket: Path) -> bool:
+    """Returns true if somebody is connected to a socket."""
+    connected = "03"
+    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return any(fields[5] == connected and fields[-1] == str(socket) for fields in sockets)
+
+
 def test_a_dead_reader_and_a_dead_server_take_no_mount_away(backed):
     pool = backed.pool
     pool.pagefold("unmount", pool.pool)

@@ -14,7 +14,7 @@ import pytest
 
 from lab import proc
 from lab.files import contents_once, files_of
-from lab.paths import pagefold
+from lab.paths import pagefold, tool
 from lab.pool import Pool
 
 POOL_BYTES = 1 << 30
@@ -157,6 +157,28 @@ def test_killed_anywhere_it_goes_on(pool, run):
     assert ": 0 errors" in pool.pagefold("backup", "verify", repository)
     # A process that was killed right behind its commit leaves no backup that nobody replaces.
     assert len(backups(pool, repository)) == 1
+
+
+def test_a_backup_of_which_it_did_not_hear_is_replaced_by_the_next(pool, run):
+    repository = run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    # The folder of commits is flushed when a commit has its name: the backup is there, and the process hears of a fault.
+    (commits,) = (repository / "log").iterdir()
+    fails = ["-P", commits, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=1"]
+    words = ["replicate", "--once", pool.pool, repository]
+    argv = [tool("strace"), "-f", "-o", run.fresh("trace"), *fails, pagefold(), *words]
+    environment = {**os.environ, **pool.environment}
+    for number in (2, 3):
+        (pool.mountpoint / "file").write_text(f"content {number}")
+        done = subprocess.run([*map(str, argv)], env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1 and "os error 5" in done.stderr, done.stderr
+        assert [one["number"] for one in backups(pool, repository)] == [number]
+        assert len(snapshots(pool)) <= 2, snapshots(pool)
+    (pool.mountpoint / "file").write_text("content 4")
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert [one["number"] for one in backups(pool, repository)] == [4]
+    assert len(snapshots(pool)) == 1 and restored(pool, repository) == files_of(pool)
 
 
 def test_a_mount_that_a_killed_process_has_left_keeps_no_snapshot(pool, run):

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -126,15 +126,30 @@ struct DirectFile {
 }
 
 impl DirectFile {
+    /// Makes a file, which must not be there.
     fn create(path: &FilePath) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        match options.clone().custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path) {
-            Ok(file) => Ok(Self { file, is_direct: true, at: 0 }),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                Ok(Self { file: options.open(path)?, is_direct: false, at: 0 })
+        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        // A file system that refuses an open for direct writes may have made the file all the same.
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        match rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT) {
+            Ok(()) => Ok(Self { file, is_direct: true, at: 0 }),
+            Err(rustix::io::Errno::INVAL) => Ok(Self { file, is_direct: false, at: 0 }),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes a file beside the object at `path`, named as `object_store` names such files, and returns its path, too.
+    /// Nobody else has it: the process of a connection that broke may still be writing the same object.
+    fn create_beside(path: &FilePath) -> io::Result<(Self, PathBuf)> {
+        let mut number = 1_u64;
+        loop {
+            let mut part = path.as_os_str().to_owned();
+            part.push(format!("#{number}"));
+            match Self::create(FilePath::new(&part)) {
+                Ok(file) => return Ok((file, part.into())),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
         }
     }
 
@@ -168,13 +183,10 @@ impl DirectFile {
 /// Writes a long object so that it is durable, also its name.
 fn put_directly(path: &FilePath, payload: &PutPayload) -> io::Result<()> {
     let no_folder = || io::Error::new(io::ErrorKind::InvalidInput, "an object needs a folder and a name");
-    let (folder, name) = path.parent().zip(path.file_name()).ok_or_else(no_folder)?;
+    let folder = path.parent().filter(|_| path.file_name().is_some()).ok_or_else(no_folder)?;
     make(folder, ANY)?;
-    // As `object_store` calls such a file.
-    let mut part = name.to_owned();
-    part.push("#1");
-    let part = folder.join(part);
-    let written = write_directly(&part, payload).and_then(|()| std::fs::rename(&part, path));
+    let (file, part) = DirectFile::create_beside(path)?;
+    let written = write_directly(file, payload).and_then(|()| std::fs::rename(&part, path));
     if let Err(error) = written {
         let _ = std::fs::remove_file(&part);
         return Err(error);
@@ -182,8 +194,7 @@ fn put_directly(path: &FilePath, payload: &PutPayload) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-fn write_directly(path: &FilePath, payload: &PutPayload) -> io::Result<()> {
-    let mut file = DirectFile::create(path)?;
+fn write_directly(mut file: DirectFile, payload: &PutPayload) -> io::Result<()> {
     let mut pieces = payload.iter();
     if let (Some(one), None) = (pieces.next(), pieces.next())
         && one.as_ptr().align_offset(DIRECT_ALIGN_BYTES) == 0
@@ -361,6 +372,28 @@ mod tests {
             .collect();
         names.sort();
         assert_eq!(names, ["one", "two"]);
+    }
+
+    #[test]
+    fn two_writers_of_one_object_share_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("packs/one"), folder.path().join("packs/one#1"));
+        std::fs::create_dir(folder.path().join("packs")).unwrap();
+        // The process before this one is still writing what nobody waits for any more.
+        std::fs::write(&other, "a part of it").unwrap();
+        put_directly(&path, &PutPayload::from_static(b"all of it")).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"all of it");
+        assert_eq!(std::fs::read(&other).unwrap(), b"a part of it");
+        // A failure takes away nothing of somebody else's either.
+        std::fs::create_dir_all(folder.path().join("packs/two/three")).unwrap();
+        std::fs::write(folder.path().join("packs/two#1"), "a part of it").unwrap();
+        put_directly(&folder.path().join("packs/two"), &PutPayload::from_static(b"x")).unwrap_err();
+        let mut names: Vec<_> = std::fs::read_dir(folder.path().join("packs"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["one", "one#1", "two", "two#1"]);
     }
 
     #[test]

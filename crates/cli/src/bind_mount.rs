@@ -2,7 +2,6 @@
 //! the kernel's, so that both places always show the same.
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use pagefold_server::failure::{Context, Failure, Result};
@@ -12,20 +11,7 @@ use pagefold_server::raw::shown;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
-/// `struct mount_attr` of mount_setattr(2).
-#[repr(C)]
-#[derive(Default)]
-struct MountAttributes {
-    set: u64,
-    clear: u64,
-    propagation: u64,
-    user_namespace: u64,
-}
-
-const READ_ONLY: u64 = 1;
-const NO_SUID: u64 = 2;
-const NO_DEVICES: u64 = 4;
-const NO_PROGRAMS: u64 = 8;
+use crate::place_flags::PlaceFlags;
 
 /// The existing mount of a dataset.
 pub struct ExistingMount<'a> {
@@ -55,7 +41,13 @@ pub fn mount(there: &ExistingMount<'_>, dir: &Path, options: &MountOptions) -> R
         ))
         .hint(format!("unmount it first: pagefold unmount {name}")));
     }
-    set(&copy, options).context(mounting)?;
+    let flags = PlaceFlags {
+        read_only: Some(options.read_only),
+        suid: Some(options.suid),
+        dev: Some(options.dev),
+        exec: Some(options.exec),
+    };
+    flags.set(&copy).context(mounting)?;
     move_mount(&copy, c"", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(mounting)
 }
 
@@ -95,31 +87,4 @@ fn check(there: &ExistingMount<'_>, dir: &Path, options: &MountOptions) -> Resul
     }
     let options = pagefold_fuse::MountOptions { nonempty: options.nonempty, ..Default::default() };
     pagefold_fuse::check_mount_point(dir, &options).map(drop).map_err(|error| Failure::new(error.to_string()))
-}
-
-/// Sets the flags of a mount that is attached nowhere yet.
-fn set(mount: &OwnedFd, options: &MountOptions) -> std::io::Result<()> {
-    let wanted = [
-        (READ_ONLY, options.read_only),
-        (NO_SUID, !options.suid),
-        (NO_DEVICES, !options.dev),
-        (NO_PROGRAMS, !options.exec),
-    ];
-    let mut attributes = MountAttributes::default();
-    for (flag, on) in wanted {
-        *(if on { &mut attributes.set } else { &mut attributes.clear }) |= flag;
-    }
-    // SAFETY: the path is an empty string, and the structure, whose length is given, lives until the call returns; the
-    // kernel only reads it.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            mount.as_fd().as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            &raw const attributes,
-            size_of::<MountAttributes>(),
-        )
-    };
-    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }

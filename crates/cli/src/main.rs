@@ -37,6 +37,7 @@ mod mount_lookup;
 mod mount_users;
 mod mountpoint;
 mod other_copy;
+mod place_flags;
 mod plan;
 mod progress;
 mod reader;

@@ -200,7 +200,6 @@ mod tests {
             dir,
             fs_type: "x".into(),
             source: "x".into(),
-            read_only: false,
             options: String::new(),
         }
     }

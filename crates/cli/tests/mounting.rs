@@ -362,6 +362,75 @@ fn one_place_of_several_becomes_read_only_alone() {
     sandbox.ok(&["unmount", "tank"]);
 }
 
+#[test]
+fn the_ro_of_a_place_is_nobody_elses_and_goes_by_words_alone() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank"]);
+    let (one, two) = (sandbox.dir("one"), sandbox.dir("two"));
+    let writable = |dir: &Path| fs::write(dir.join("file"), "x").is_ok();
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "one"]);
+    sandbox.ok(&["mount", "-o", "ro", "tank", "two"]);
+    // Words other than ro and rw, with a file open for writing and without.
+    let writer = fs::OpenOptions::new().append(true).create(true).open(one.join("log")).unwrap();
+    sandbox.ok(&["mount", "-o", "remount,noexec,sync=always", "./two"]);
+    drop(writer);
+    for words in ["remount,suid", "remount,sync=standard"] {
+        sandbox.ok(&["mount", "-o", words, "./two"]);
+        assert!(writable(&one) && !writable(&two) && has(&two, "noexec") && !has(&one, "noexec"), "{words}");
+    }
+    assert!(!has(&two, "nosuid") && has(&two, "nodev") && has(&one, "nosuid"));
+    assert_eq!(sandbox.pool()["mount"]["read_only"], false);
+    // The property, with both places and with this one alone.
+    let switch = |places: &[&Path]| {
+        sandbox.ok(&["set", "readonly=on", "tank"]);
+        assert!(!places.iter().any(|place| writable(place)));
+        let told = sandbox.run(&["set", "readonly=off", "tank"]);
+        let stays = format!("tank stays read-only at {}", two.display());
+        assert!(told.status.success() && told.stderr.contains(&stays), "{}", told.stderr);
+        assert!(!writable(&two));
+    };
+    switch(&[&one, &two]);
+    assert!(writable(&one) && has(&two, "noexec"));
+    sandbox.ok(&["mount", "-o", "remount,ro", "tank"]);
+    assert!(!writable(&one));
+    sandbox.ok(&["mount", "-o", "remount,rw", "./one"]);
+    assert!(writable(&one) && !writable(&two));
+    sandbox.ok(&["unmount", "one"]);
+    switch(&[&two]);
+    sandbox.ok(&["mount", "-o", "remount,rw", "./two"]);
+    assert!(writable(&two) && has(&two, "noexec"));
+    sandbox.ok(&["unmount", "tank"]);
+    // A mount that is read-only by the property alone has no `ro` of its own.
+    sandbox.ok(&["set", "readonly=on", "tank"]);
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "one"]);
+    assert!(!writable(&one) && has(&one, "ro"));
+    let told = sandbox.run(&["set", "readonly=off", "tank"]);
+    assert!(told.status.success() && told.stderr.is_empty() && writable(&one), "{}", told.stderr);
+    sandbox.ok(&["unmount", "tank"]);
+}
+
+#[test]
+fn a_place_that_was_mounted_with_ro_stays_so_while_another_becomes_writable() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank"]);
+    sandbox.ok(&["dataset", "create", "tank/db"]);
+    sandbox.dir("mnt");
+    let (one, two) = (sandbox.dir("one"), sandbox.dir("two"));
+    let writable = |dir: &Path| fs::write(dir.join("file"), "x").is_ok();
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
+    sandbox.ok(&["mount", "-o", "ro", "tank/db", "one"]);
+    sandbox.ok(&["mount", "-o", "ro", "tank/db", "two"]);
+    sandbox.ok(&["mount", "-o", "remount,rw", "./two"]);
+    assert!(writable(&two) && !writable(&one));
+    sandbox.ok(&["mount", "-o", "remount,rw", "./one"]);
+    assert!(writable(&one) && writable(&two));
+    sandbox.ok(&["unmount", "tank"]);
+}
+
 /// mount(8) itself, with our helpers in /sbin and a line in fstab, both in this test's own mounts.
 #[test]
 fn fstab_says_suid_and_dev_and_mount_8_remounts() {

@@ -30,8 +30,11 @@ pub struct MountOptions {
     /// Users other than the one who mounts may use the files, as far as permissions go. Root's mounts want this; users
     /// need `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// Mount read-only.
+    /// Make the file system read-only, at all places where it may be mounted.
     pub read_only: bool,
+    /// Make this place read-only, whatever the file system becomes later. `fusermount3` does so if the file system is
+    /// read-only, and not otherwise.
+    pub read_only_here: bool,
     /// Honour set-user-ID and set-group-ID bits (root only).
     pub suid: bool,
     /// Honour device files (root only).
@@ -57,6 +60,7 @@ impl Default for MountOptions {
             source: "pagefold".into(),
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
+            read_only_here: false,
             suid: false,
             dev: false,
             exec: true,

@@ -26,7 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct OpenedDataset {
     /// The dataset itself, or an overlay of it over the backup.
     pub dataset: Arc<dyn Dataset>,
-    /// The thread that fetches the rest when asked to; `None` if the dataset is complete or read-only.
+    /// The thread that holds the process which reads the backup, and fetches the rest when asked to; `None` if the
+    /// dataset is complete.
     pub bringing: Option<Fetcher>,
 }
 
@@ -60,23 +61,51 @@ fn origin(pool: &Pool, path: &str, dataset: &dyn Dataset) -> Result<Option<Origi
 /// Returns `dataset`, which has `path` in the pool, over the backup that has the rest of it; or the dataset itself if
 /// it is complete.
 ///
-/// # Errors If no process reads the backup.
+/// # Errors
+/// If no process reads the backup.
 pub(crate) fn open(
     pool: &Pool,
     path: &str,
     dataset: Arc<dyn Dataset>,
     how: OverlayMode,
 ) -> Result<OpenedDataset> {
+    let Some((overlay, link)) = overlay_of(pool, path, &dataset, how)? else {
+        return Ok(OpenedDataset { dataset, bringing: None });
+    };
+    let name = names::full(pool.name(), path);
+    let bringing = Fetcher::start(&name, Arc::clone(&overlay), link, how.writable)?;
+    Ok(OpenedDataset { dataset: overlay, bringing: Some(bringing) })
+}
+
+/// Does the same as [`open`] for a snapshot that is looked into below a mount of its dataset.
+///
+/// # Errors
+/// If no process reads the backup.
+pub(crate) fn look_into(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>) -> Result<Arc<dyn Dataset>> {
+    let how = OverlayMode { writable: false, resumed: false };
+    match overlay_of(pool, path, &dataset, how)? {
+        Some((overlay, _)) => Ok(overlay),
+        None => Ok(dataset),
+    }
+}
+
+/// Returns the overlay of a dataset over the backup that has the rest of it, and its link to the process that reads
+/// that; `None` if the dataset is complete.
+fn overlay_of(
+    pool: &Pool,
+    path: &str,
+    dataset: &Arc<dyn Dataset>,
+    how: OverlayMode,
+) -> Result<Option<(Arc<Overlay>, Arc<Link>)>> {
     let name = &names::full(pool.name(), path);
-    let origin = origin(pool, path, dataset.as_ref())?;
-    let Some(origin) = origin else { return Ok(OpenedDataset { dataset, bringing: None }) };
+    let Some(origin) = origin(pool, path, dataset.as_ref())? else { return Ok(None) };
     let (token, socket) = (origin.token(), files::reader_socket_of(origin.token()));
     let link = match how.resumed {
         true => Link::later(socket, token, PATIENCE),
         false => Link::open(socket, token).map_err(|error| unread(name, &origin, &error.to_string()))?,
     };
     let link = Arc::new(link);
-    let overlay = Overlay::open(dataset, Arc::clone(&link) as Arc<dyn Lower>, how.writable);
+    let overlay = Overlay::open(Arc::clone(dataset), Arc::clone(&link) as Arc<dyn Lower>, how.writable);
     let overlay = Arc::new(overlay.context(|| format!("cannot read what is absent of {name}"))?);
     let (pages, bytes) = overlay.absent();
     tracing::info!(
@@ -87,11 +116,7 @@ pub(crate) fn open(
         bytes,
         "is not complete"
     );
-    let bringing = match how.writable {
-        true => Some(Fetcher::start(name, Arc::clone(&overlay), link)?),
-        false => None,
-    };
-    Ok(OpenedDataset { dataset: overlay, bringing })
+    Ok(Some((overlay, link)))
 }
 
 fn unread(name: &str, origin: &Origin, why: &str) -> Failure {
@@ -132,6 +157,9 @@ pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
 }
 
 /// The thread that asks what to fetch, and fetches it. It ends when this is dropped.
+///
+/// It asks over a connection, and makes another one when that has ended. So the process that reads the backup is never
+/// without one for long, and does not end as one that nobody needs, whether pages are read or not.
 pub(crate) struct Fetcher {
     shared: Arc<FetcherState>,
     link: Arc<Link>,
@@ -145,11 +173,12 @@ struct FetcherState {
 }
 
 impl Fetcher {
-    fn start(name: &str, overlay: Arc<Overlay>, link: Arc<Link>) -> Result<Self> {
+    /// Starts it. It fetches nothing that is not read unless the overlay is `writable`.
+    fn start(name: &str, overlay: Arc<Overlay>, link: Arc<Link>, writable: bool) -> Result<Self> {
         let shared: Arc<FetcherState> = Arc::default();
         let (name, with, asked) = (name.to_owned(), Arc::clone(&shared), Arc::clone(&link));
         let thread = thread::Builder::new().name("bringing".into());
-        let thread = thread.spawn(move || with.work(&name, &overlay, &asked));
+        let thread = thread.spawn(move || with.work(&name, &overlay, &asked, writable));
         let thread = Some(thread.context(|| "cannot start a thread".into())?);
         Ok(Self { shared, link, thread })
     }
@@ -171,7 +200,7 @@ impl Drop for Fetcher {
 }
 
 impl FetcherState {
-    fn work(&self, name: &str, overlay: &Arc<Overlay>, link: &Link) {
+    fn work(&self, name: &str, overlay: &Arc<Overlay>, link: &Link, writable: bool) {
         let (mut wanted, mut under_way, mut told) = (Wishes::default(), None, Instant::now());
         while !self.stop.load(Ordering::Acquire) && !overlay.is_complete() {
             // If the process cannot be asked, its last wishes hold.
@@ -179,7 +208,7 @@ impl FetcherState {
             if wishes != wanted {
                 drop(under_way.take());
                 wanted = wishes;
-                if wishes.hydrate {
+                if wishes.hydrate && writable {
                     under_way = start(name, overlay, wishes.rate);
                 }
             }

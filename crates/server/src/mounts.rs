@@ -32,8 +32,6 @@ pub struct MountEntry {
     pub fs_type: String,
     /// Source; for our mounts, the name of the dataset or snapshot.
     pub source: String,
-    /// True if this mount or its file system is read-only.
-    pub read_only: bool,
     /// Options of the mount itself, as the kernel lists them, without those of the file system.
     pub options: String,
 }
@@ -42,6 +40,11 @@ impl MountEntry {
     /// Returns the pool of a mount of ours.
     pub fn pool(&self) -> &str {
         pool_of(&self.source)
+    }
+
+    /// Returns true if this place has an `ro` of its own, whether its file system is read-only or not.
+    pub fn is_read_only(&self) -> bool {
+        self.options.split(',').any(|option| option == "ro")
     }
 
     /// Returns true if it is a mount of ours.
@@ -124,8 +127,6 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
     let source = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
-    let of_all = fields.next().and_then(|options| std::str::from_utf8(options).ok()).unwrap_or_default();
-    let is_read_only = |options: &str| options.split(',').any(|option| option == "ro");
     Some(MountEntry {
         id,
         parent,
@@ -134,7 +135,6 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         dir: OsString::from_vec(dir).into(),
         fs_type,
         source,
-        read_only: is_read_only(options) || is_read_only(of_all),
         options: options.to_owned(),
     })
 }
@@ -189,13 +189,13 @@ mod tests {
         assert_eq!(entry.device, (0, 51));
         assert_eq!(entry.dir, Path::new("/mnt/a b"));
         assert_eq!((entry.fs_type.as_str(), entry.source.as_str()), (FS_TYPE, "tank"));
-        assert!(!entry.read_only);
+        assert!(!entry.is_read_only());
         assert_eq!((entry.id, entry.parent, entry.root.as_path()), (83, 29, Path::new("/")));
         let line = b"1 1 8:1 / / ro,relatime - ext4 /dev/sda1 rw";
-        assert!(parse_line(line).unwrap().read_only);
+        assert!(parse_line(line).unwrap().is_read_only());
         let line = b"1 1 0:51 /pg /var/lib/pg rw,relatime - fuse.pagefold tank ro,user_id=0";
         let bound = parse_line(line).unwrap();
-        assert!(bound.read_only && bound.root == Path::new("/pg"));
+        assert!(!bound.is_read_only() && bound.root == Path::new("/pg"));
     }
 
     #[test]

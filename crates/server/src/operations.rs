@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pagefold_engine::pool::{Listed, Pool};
+use pagefold_engine::pool::{Listed, Partial, Pool};
 use pagefold_engine::{Error, dataset::Dataset as _};
 
 use crate::control::Moving;
@@ -434,32 +434,38 @@ impl Executor<'_> {
 
     fn abort_receive(&self, path: &str) -> Result<OperationResult> {
         let done = self.pool.abort_receive(path);
-        done.map_err(|error| match error {
+        done.map_err(|error| self.not_given_up(path, &error))?;
+        Ok(OperationResult::default())
+    }
+
+    fn not_given_up(&self, path: &str, error: &Error) -> Failure {
+        match error {
             Error::NotFound(_) => {
                 Failure::new(format!("nothing was received in part into {}", self.full(path)))
                     .hint("see what was: pagefold list -t partial")
             }
-            error => self.failed("give up what was received into", path, &error),
-        })?;
-        Ok(OperationResult::default())
+            error => self.failed("give up what was received into", path, error),
+        }
     }
 
-    /// Handles datasets of which a part was received, if they or the datasets above them are to be destroyed. With
-    /// `recursive` they are given up, too; otherwise, and in a dry run, they are an error.
-    fn give_up_partials(&self, going: &BTreeSet<String>, recursive: bool, dry_run: bool) -> Result<()> {
-        for partial in self.pool.partials() {
+    /// Returns the datasets of which a part was received, if they or the datasets above them are to be destroyed: these
+    /// go, too, with `recursive`. Otherwise, or while more is being received, they are an error.
+    fn partials_of(&self, going: &BTreeSet<String>, recursive: bool) -> Result<Vec<Partial>> {
+        let mut partials = self.pool.partials();
+        partials.retain(|partial| {
             let above = names::parent(&partial.path).unwrap_or_default();
-            if !going.contains(&partial.path) && !going.contains(above) {
-                continue;
-            }
-            if !recursive || dry_run {
+            going.contains(&partial.path) || going.contains(above)
+        });
+        for partial in &partials {
+            if !recursive {
                 let name = self.full(&partial.path);
                 return Err(Failure::new(format!("part of a stream was received into {name}"))
                     .hint(format!("give it up first: pagefold receive --abort {name}")));
             }
-            self.abort_receive(&partial.path)?;
+            let may = self.pool.check_abort_receive(&partial.path);
+            may.map_err(|error| self.not_given_up(&partial.path, &error))?;
         }
-        Ok(())
+        Ok(partials)
     }
 
     fn refuse_in_use(&self, found: &Listed) -> Result<()> {

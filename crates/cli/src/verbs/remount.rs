@@ -2,6 +2,10 @@
 //!
 //! The server does its part; the kernel's part is asked of it here, in the caller's mount namespace. To forbid changes
 //! the kernel comes first, since it knows who writes; to allow them, the server.
+//!
+//! The kernel has a flag `ro` for the file system, and one for each place where it is mounted. The file system's is what
+//! a dataset is told to be; a place's is changed only by words for that place. The other options are always those of a
+//! place.
 
 use std::path::PathBuf;
 
@@ -12,30 +16,13 @@ use pagefold_server::mounts::{self, MountEntry};
 use pagefold_server::names::{self, Name};
 use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::paths_text;
+use rustix::fs::{CWD, Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, mount_remount};
+use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
 
 use crate::args::Mount;
+use crate::place_flags::PlaceFlags;
 use crate::{mount_lookup, mount_users, table, target};
-
-/// Options that a mount is to have; `None` leaves one as it is.
-#[derive(Clone, Copy, Default)]
-struct RemountFlags {
-    read_only: Option<bool>,
-    suid: Option<bool>,
-    dev: Option<bool>,
-    exec: Option<bool>,
-}
-
-/// The extent of `ro` and `rw`: the kernel has a flag for each place, and one for the file system. The other
-/// options are always those of a place.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    /// The file system, at all of its places.
-    Dataset,
-    /// One place.
-    Place,
-}
 
 /// Returns true if the options of a mount are to be changed.
 pub fn is_wanted(args: &Mount) -> bool {
@@ -62,7 +49,7 @@ pub fn run(args: &Mount) -> Result<()> {
     let was_read_only = figures(&mut client, device)?.read_only;
     let others = other_places(args, &mount)?;
     if target.read_only == Some(true) && !others.is_empty() {
-        of_kernel(&mount, target, Reach::Place)?;
+        make_place(&mount, target)?;
         let rest: Vec<String> = words.into_iter().filter(|word| word != "ro").collect();
         if !rest.is_empty() {
             ask(&mut client, device, &rest, false)?;
@@ -77,16 +64,20 @@ pub fn run(args: &Mount) -> Result<()> {
         return Ok(());
     }
     if target.read_only == Some(true) {
-        of_kernel(&mount, target, Reach::Dataset)?;
+        make_file_system(&mount, true)?;
+        make_place(&mount, PlaceFlags { read_only: None, ..target })?;
         ask(&mut client, device, &words, false)?;
         return tell_server(&mut client, device, true);
     }
     ask(&mut client, device, &words, false)?;
-    of_kernel(&mount, target, Reach::Dataset).inspect_err(|_| {
-        if was_read_only && let Err(failure) = tell_server(&mut client, device, true) {
-            eprintln!("pagefold: {failure}");
-        }
-    })
+    if target.read_only == Some(false) {
+        make_file_system(&mount, false).inspect_err(|_| {
+            if was_read_only && let Err(failure) = tell_server(&mut client, device, true) {
+                eprintln!("pagefold: {failure}");
+            }
+        })?;
+    }
+    make_place(&mount, target)
 }
 
 /// Returns the reason why a mount cannot become writable, with advice, if there is one.
@@ -109,9 +100,16 @@ pub fn property_changed(name: &Name) -> Result<()> {
         let Some(read_only) = target.read_only.filter(|target| *target != mounted.read_only) else {
             continue;
         };
-        if let Err(failure) = make(&mut client, mounted, read_only) {
-            let how = if read_only { "read-only" } else { "writable" };
-            eprintln!("pagefold: {} becomes {how} when it is mounted the next time: {failure}", mounted.name);
+        match make(&mut client, mounted, read_only) {
+            Ok(()) if read_only => {}
+            Ok(()) => tell_what_stays(mounted)?,
+            Err(failure) => {
+                let how = if read_only { "read-only" } else { "writable" };
+                eprintln!(
+                    "pagefold: {} becomes {how} when it is mounted the next time: {failure}",
+                    mounted.name
+                );
+            }
         }
     }
     Ok(())
@@ -125,17 +123,31 @@ fn make(client: &mut Client, mounted: &MountFigures, read_only: bool) -> Result<
     if !read_only {
         tell_server(client, mounted.device, false)?;
     }
-    let flags = RemountFlags { read_only: Some(read_only), ..RemountFlags::default() };
-    let done = of_kernel(&there, flags, Reach::Dataset);
+    let done = make_file_system(&there, read_only);
     if done.is_ok() == read_only {
         tell_server(client, mounted.device, true)?;
     }
     done
 }
 
-fn ask(client: &mut Client, device: u32, words: &[String], dry_run: bool) -> Result<RemountFlags> {
+/// Tells which places of a dataset that has become writable stay read-only: those with an `ro` of their own.
+fn tell_what_stays(mounted: &MountFigures) -> Result<()> {
+    let places = mounts::of_devices(&[mounted.device])?;
+    let stay: Vec<PathBuf> =
+        places.into_iter().filter(MountEntry::is_read_only).map(|place| place.dir).collect();
+    if !stay.is_empty() {
+        eprintln!(
+            "pagefold: {} stays read-only at {} by an ro of the place's own: pagefold mount -o remount,rw DIR",
+            mounted.name,
+            paths_text(&stay)
+        );
+    }
+    Ok(())
+}
+
+fn ask(client: &mut Client, device: u32, words: &[String], dry_run: bool) -> Result<PlaceFlags> {
     match client.ask_and_wait(&Request::Remount { device, options: words.to_vec(), dry_run })? {
-        Reply::Remounting { read_only, suid, dev, exec } => Ok(RemountFlags { read_only, suid, dev, exec }),
+        Reply::Remounting { read_only, suid, dev, exec } => Ok(PlaceFlags { read_only, suid, dev, exec }),
         _ => Err(client.misunderstood()),
     }
 }
@@ -199,19 +211,25 @@ fn other_places(args: &Mount, mount: &MountEntry) -> Result<Vec<PathBuf>> {
     Ok(places.into_iter().filter(|place| place.id != mount.id).map(|place| place.dir).collect())
 }
 
-/// Has the kernel change a mount. Options that `target` does not name stay as they are.
-fn of_kernel(mount: &MountEntry, target: RemountFlags, reach: Reach) -> Result<()> {
-    let has = |option: &str| mount.options.split(',').any(|own| own == option);
-    let mut flags = match reach {
-        Reach::Dataset => MountFlags::empty(),
-        Reach::Place => MountFlags::BIND,
-    };
-    flags.set(MountFlags::RDONLY, target.read_only.unwrap_or(mount.read_only));
-    flags.set(MountFlags::NOSUID, target.suid.map_or_else(|| has("nosuid"), |on| !on));
-    flags.set(MountFlags::NODEV, target.dev.map_or_else(|| has("nodev"), |on| !on));
-    flags.set(MountFlags::NOEXEC, target.exec.map_or_else(|| has("noexec"), |on| !on));
+/// Has the kernel make the file system of a mount read-only or writable. The flags of its places stay as they are.
+fn make_file_system(mount: &MountEntry, read_only: bool) -> Result<()> {
+    let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_NO_AUTOMOUNT;
+    let word = if read_only { "ro" } else { "rw" };
+    fspick(CWD, &mount.dir, flags)
+        .and_then(|context| fsconfig_set_flag(&context, word).and_then(|()| fsconfig_reconfigure(&context)))
+        .map_err(|errno| refused(mount, errno))
+}
+
+/// Has the kernel change the flags of one place.
+fn make_place(mount: &MountEntry, flags: PlaceFlags) -> Result<()> {
+    let root = open(&mount.dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let done = root.map_err(std::io::Error::from).and_then(|root| flags.set(&root));
+    done.map_err(|error| refused(mount, Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+}
+
+fn refused(mount: &MountEntry, errno: Errno) -> Failure {
     let dir = shown(&mount.dir);
-    mount_remount(&mount.dir, flags, c"").map_err(|errno| match errno {
+    match errno {
         Errno::BUSY => {
             let who = match mount_users::of(mount).as_slice() {
                 [] => "no process of yours is seen to have a file open there".to_owned(),
@@ -223,5 +241,5 @@ fn of_kernel(mount: &MountEntry, target: RemountFlags, reach: Reach) -> Result<(
             Failure::new(format!("no permission to remount {dir}")).hint("run it as root on the host")
         }
         errno => Failure::new(format!("cannot remount {dir}: {errno}")),
-    })
+    }
 }

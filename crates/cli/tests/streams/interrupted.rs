@@ -78,6 +78,76 @@ fn what_came_in_part_is_kept_and_gone_on_with() {
     ["tank", "vault"].iter().for_each(|pool| assert_sound(&sandbox, pool));
 }
 
+#[test]
+fn a_destroy_that_is_refused_leaves_what_came_in_part() {
+    let sandbox = with_pools();
+    sandbox.ok(&["snapshot", "tank/db@one"]);
+    send(&sandbox, &["tank/db@one"], "one");
+    let stream = fs::read(sandbox.path("one")).unwrap();
+    fs::write(sandbox.path("part"), &stream[..stream.len() - 9]).unwrap();
+    sandbox.ok(&["dataset", "create", "vault/up"]);
+    sandbox.ok(&["dataset", "create", "vault/up/side"]);
+    receive(&sandbox, &["vault/up/copy"], "part");
+    let token_of = || token(&sandbox, "vault/up/copy");
+    let kept = token_of();
+    assert!(kept.is_some());
+    // A dry run and the act itself tell the same.
+    let refused = |text: &str| {
+        for words in [&["destroy", "-rn", "vault/up"][..], &["destroy", "-r", "vault/up"]] {
+            assert_failure(&sandbox.run(words), 1, &[text]);
+            assert_eq!(token_of(), kept, "{words:?}");
+        }
+    };
+    sandbox.ok(&["snapshot", "vault/up@held"]);
+    sandbox.ok(&["hold", "keep", "vault/up@held"]);
+    refused("vault/up@held is held by keep");
+    sandbox.ok(&["release", "keep", "vault/up@held"]);
+    sandbox.ok(&["clone", "vault/up@held", "vault/elsewhere"]);
+    refused("vault/up@held has a clone: vault/elsewhere");
+    sandbox.ok(&["destroy", "vault/elsewhere"]);
+    if can_mount() {
+        sandbox.ok(&["mount", "-o", "takeover=off", "vault/up/side", "a"]);
+        assert_failure(&sandbox.run(&["destroy", "-r", "vault/up"]), 1, &["vault/up/side is mounted at"]);
+        assert_eq!(token_of(), kept);
+        sandbox.ok(&["unmount", "vault"]);
+    }
+    assert!(sandbox.ok(&["destroy", "-rn", "vault/up"]).contains("would destroy vault/up\n"));
+    assert_eq!(token_of(), kept);
+    sandbox.ok(&["destroy", "-r", "vault/up"]);
+    assert_eq!(sandbox.json(&["list", "-t", "partial"])["partials"], Value::Array(vec![]));
+    assert_eq!(names(&sandbox, "vault"), ["vault"]);
+    assert_sound(&sandbox, "vault");
+}
+
+#[test]
+fn what_came_on_top_of_a_snapshot_goes_with_it_and_is_counted() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_files();
+    send(&sandbox, &["tank/db@one"], "one");
+    send(&sandbox, &["-i", "@one", "tank/db@two"], "two");
+    received(&sandbox, &["vault/copy"], "one");
+    let freed = || {
+        let told = sandbox.json(&["destroy", "-rn", "vault/copy"]);
+        assert_eq!(told["destroyed"].as_array().map(Vec::len), Some(2), "{told}");
+        told["freed_bytes"].as_u64().unwrap()
+    };
+    let before = freed();
+    let stream = fs::read(sandbox.path("two")).unwrap();
+    fs::write(sandbox.path("part"), &stream[..stream.len() / 2]).unwrap();
+    assert_failure(&receive(&sandbox, &["vault/copy"], "part"), 1, &["what came is kept"]);
+    let partial = sandbox.json(&["list", "-t", "partial"])["partials"][0]["used_bytes"].as_u64().unwrap();
+    assert!(partial > 100_000 && freed() >= before + partial - 100_000, "{before} {partial} {}", freed());
+    assert_failure(&sandbox.run(&["destroy", "-rn", "vault/copy@one"]), 1, &["received on top of"]);
+    assert_failure(&sandbox.run(&["destroy", "-r", "vault/copy@one"]), 1, &["received on top of"]);
+    assert!(token(&sandbox, "vault/copy").is_some());
+    sandbox.ok(&["destroy", "-r", "vault/copy"]);
+    assert_eq!(names(&sandbox, "vault"), ["vault"]);
+    assert_sound(&sandbox, "vault");
+    sandbox.ok(&["unmount", "tank"]);
+}
+
 /// A `receive` that was given the first half of a stream.
 fn half_received(sandbox: &Sandbox, file: &str) -> Child {
     let stream = fs::read(sandbox.path(file)).unwrap();

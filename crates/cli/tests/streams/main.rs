@@ -393,6 +393,60 @@ fn a_pool_at_rest_is_backed_up_and_restored_without_a_surprise() {
 }
 
 #[test]
+fn a_dataset_whose_backup_cannot_be_read_yet_keeps_its_place_in_a_restored_pool() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools();
+    sandbox.ok(&["dataset", "create", "-p", "tank/up/empty/below"]);
+    sandbox.ok(&["mount", "tank/up", "a"]);
+    fs::write(sandbox.path("a/noise"), noise(1, 4 << 20)).unwrap();
+    sandbox.ok(&["unmount", "tank"]);
+    sandbox.ok(&["backup", "init", "repo", "--unencrypted"]);
+    sandbox.ok(&["backup", "create", "tank/up", "--to", "repo"]);
+    let packs = files_below(&sandbox.path("repo/packs"), "");
+    for name in ["tank/up/empty/below", "tank/db"] {
+        sandbox.ok(&["backup", "create", name, "--to", "repo"]);
+    }
+    sandbox.dir("away");
+    let away = |pack: &std::path::Path| sandbox.path("away").join(pack.file_name().unwrap());
+    let take_away = || packs.iter().for_each(|pack| fs::rename(pack, away(pack)).unwrap());
+    let bring_back = || packs.iter().for_each(|pack| fs::rename(away(pack), pack).unwrap());
+    let restore = || sandbox.run(&["backup", "restore-pool", "repo", "vault", "--into"]);
+    take_away();
+    let told = restore();
+    assert_failure(
+        &told,
+        1,
+        &["packs/", "vault/up/empty/below: it is below vault/up", "restore-pool repo vault --into"],
+    );
+    assert!(told.stdout.contains("vault/db: as of"), "{}", told.stdout);
+    assert!(!names(&sandbox, "vault").iter().any(|name| name == "vault/up"), "its name is free");
+    // The same command goes on once the store has everything again.
+    bring_back();
+    let told = restore();
+    assert!(
+        told.status.success() && told.stdout.contains("2 datasets restored"),
+        "{}{}",
+        told.stdout,
+        told.stderr
+    );
+    sandbox.ok(&["mount", "vault/up", "b"]);
+    assert!(fs::read(sandbox.path("b/noise")).unwrap() == noise(1, 4 << 20));
+    sandbox.ok(&["unmount", "vault"]);
+    // If it never comes back, an empty one takes its place, and the others are restored.
+    sandbox.ok(&["destroy", "-r", "vault/up"]);
+    take_away();
+    assert_failure(&restore(), 1, &["vault/up/empty/below: it is below vault/up"]);
+    sandbox.run(&["receive", "--abort", "vault/up"]);
+    sandbox.ok(&["dataset", "create", "vault/up"]);
+    let told = restore();
+    assert_eq!(told.status.code(), Some(1));
+    assert!(told.stdout.contains("vault/up/empty/below: as of"), "{}", told.stdout);
+    assert_sound(&sandbox, "vault");
+}
+
+#[test]
 fn a_copy_that_is_older_says_how_it_takes_the_place_of_the_repository() {
     let sandbox = with_pools();
     sandbox.ok(&["backup", "init", "repo", "--unencrypted"]);

@@ -179,7 +179,7 @@ fn make(device: &OwnedFd, options: &MountOptions) -> Result<OwnedFd, (&'static s
     }
     fsconfig_create(fs.as_fd()).map_err(at("make the file system for"))?;
     let mut attributes = MountAttrFlags::empty();
-    attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, options.read_only);
+    attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, options.read_only_here);
     attributes.set(MountAttrFlags::MOUNT_ATTR_NOSUID, !options.suid);
     attributes.set(MountAttrFlags::MOUNT_ATTR_NODEV, !options.dev);
     attributes.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, !options.exec);

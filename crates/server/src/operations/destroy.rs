@@ -8,7 +8,7 @@ use pagefold_engine::pool::Listed;
 use super::{Executor, OperationResult, name_of};
 use crate::engine_errors;
 use crate::failure::{Failure, Result};
-use crate::names::{dataset_of, is_within};
+use crate::names::{dataset_of, is_hidden, is_within};
 
 impl Executor<'_> {
     pub(super) fn destroy(&self, what: &[String], recursive: bool, dry_run: bool) -> Result<OperationResult> {
@@ -21,17 +21,18 @@ impl Executor<'_> {
         for word in what {
             self.select(&listed, word, recursive, &mut going)?;
         }
-        self.give_up_partials(&going, recursive, dry_run)?;
-        let listed = self.list()?;
-        match self.refuse_kept(&listed, &going) {
-            Err(failure) if dry_run => return self.blocked(&listed, &going, &failure),
+        let partials = self.partials_of(&going, recursive)?;
+        let mut all = going.clone();
+        all.extend(partials.iter().map(|partial| partial.hidden.clone()));
+        match self.refuse_kept(&listed, &all) {
+            Err(failure) if dry_run => return self.blocked(&listed, &all, &failure),
             kept => kept?,
         }
         let gone = |found: &&Listed| going.contains(&found.path);
         if !dry_run {
             listed.iter().filter(gone).try_for_each(|found| self.refuse_in_use(found))?;
         }
-        let paths: Vec<&str> = going.iter().map(String::as_str).collect();
+        let paths: Vec<&str> = all.iter().map(String::as_str).collect();
         let freed = self.pool.freed_by_destroying(&paths);
         let freed_bytes =
             freed.map_err(|error| engine_errors::failed("cannot tell what would be freed", &error))?;
@@ -41,6 +42,10 @@ impl Executor<'_> {
             blocked: None,
         };
         if !dry_run {
+            // Nothing refuses any more: what came of a stream is not given up for nothing.
+            for partial in &partials {
+                self.abort_receive(&partial.path)?;
+            }
             listed.iter().filter(gone).for_each(|found| self.mounts.close_snapshot(found.id));
             self.destroy_all(going)?;
         }
@@ -48,7 +53,7 @@ impl Executor<'_> {
     }
 
     /// Tells what would be destroyed, what prevents that, and how much would be freed if the clones were destroyed,
-    /// too.
+    /// too, also the hidden ones of streams that were received in part.
     fn blocked(&self, listed: &[Listed], going: &BTreeSet<String>, why: &Failure) -> Result<OperationResult> {
         let mut all = going.clone();
         loop {
@@ -56,7 +61,8 @@ impl Executor<'_> {
             let clones: Vec<&String> = chosen.flat_map(|found| &found.clones).collect();
             let with_clones =
                 listed.iter().filter(|found| clones.iter().any(|clone| is_within(&found.path, clone)));
-            let more: Vec<String> = with_clones.map(|found| found.path.clone()).collect();
+            let hidden = clones.iter().filter(|clone| is_hidden(clone)).map(|clone| (*clone).clone());
+            let more: Vec<String> = with_clones.map(|found| found.path.clone()).chain(hidden).collect();
             let before = all.len();
             all.extend(more);
             if all.len() == before {

@@ -215,9 +215,11 @@ impl Server {
         }
         let unchanged = self.dataset_lock.read();
         let mounted = self.check(wanted, &name).and_then(|()| self.attach(wanted, None));
+        // The lock is given back once the mount is listed: whoever waits for it, to destroy, roll back or rename the
+        // dataset, looks for mounts in the list, and would take an announced one for none.
+        let arrived = self.exports.arrived(id, mounted);
         drop(unchanged);
-        self.exports.arrived(id, mounted)?;
-        Ok(Attached::Mounted)
+        arrived.map(|()| Attached::Mounted)
     }
 
     /// Parses the options of a mount that was asked for. The pool's property `io_uring` holds unless they name another

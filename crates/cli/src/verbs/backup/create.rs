@@ -244,19 +244,29 @@ impl BackupSource<'_> {
         }
         // Several snapshots may be of one second; the begun one is none of those that were backed up.
         let backups = self.repository.backups().map_err(failed)?;
-        let is_there = |figures: &&&DatasetFigures| {
-            backups.iter().any(|backup| {
-                backup.pool == self.name.pool
-                    && backup.dataset == self.name.dataset()
-                    && backup.snapshot == snapshot_of(figures)
-                    && backup.origin.created == figures.created
-            })
-        };
+        let is_there = |figures: &&&DatasetFigures| self.has_backup(&backups, figures);
         // A snapshot whose backup was forgotten since is not continued: it is older than what the dataset is now.
         let is_begun =
             |figures: &&&DatasetFigures| begun.iter().any(|origin| origin.created == figures.created);
         let found = ours.iter().filter(|figures| !is_there(figures)).find(is_begun);
         Ok(found.map(|figures| snapshot_of(figures).to_owned()))
+    }
+
+    /// Returns true if the repository has a backup of the snapshot `name`, one of `ours`.
+    pub(super) fn is_made(&self, ours: &[&DatasetFigures], name: &str) -> Result<bool> {
+        let backups = self.repository.backups();
+        let backups = backups.map_err(|error| backup_errors::failed(self.doing(), &error))?;
+        let named = ours.iter().find(|figures| snapshot_of(figures) == name);
+        Ok(named.is_some_and(|figures| self.has_backup(&backups, figures)))
+    }
+
+    fn has_backup(&self, backups: &[Backup], snapshot: &DatasetFigures) -> bool {
+        backups.iter().any(|backup| {
+            backup.pool == self.name.pool
+                && backup.dataset == self.name.dataset()
+                && backup.snapshot == snapshot_of(snapshot)
+                && backup.origin.created == snapshot.created
+        })
     }
 
     /// Makes a snapshot of the dataset as it is now.

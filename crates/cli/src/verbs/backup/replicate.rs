@@ -5,8 +5,8 @@
 //! - L2: users of the dataset wait for nothing here. If the pool gets nearly full while the store cannot be reached,
 //!   the snapshots go; the next cycle compares the whole dataset.
 //! - L3: if nothing has changed, the store gets no request.
-//! - L4: after a kill at any point, the next process goes on: from the snapshot that the repository has, or by
-//!   comparing.
+//! - L4: after a kill or a failure at any point, the next cycle goes on: from the snapshot that the repository has, or
+//!   by comparing. A backup that was made without an answer is replaced by the next one, as any other.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -212,9 +212,14 @@ impl Loop {
         let (stays, outcome) = match sent {
             Ok(created) => (self.replica.follow(next, created, last), Ok(())),
             Err(failure) => {
-                // If it cannot be found out whether the backup was begun, the snapshot stays.
-                let begun = source.there().and_then(|there| source.begun(&source.ours(&there)));
-                self.replica.sending = begun.unwrap_or(Some(next.snapshot));
+                // If it cannot be found out whether the backup was begun, the snapshot stays. It stays, too, if the
+                // backup was made and only the answer was lost: by its name the next cycle knows the backup for its own.
+                let stays = source.there().and_then(|there| {
+                    let ours = source.ours(&there);
+                    let is_made = source.is_made(&ours, &next.snapshot)?;
+                    if is_made { Ok(Some(next.snapshot.clone())) } else { source.begun(&ours) }
+                });
+                self.replica.sending = stays.unwrap_or(Some(next.snapshot));
                 (last.into_iter().chain(self.replica.sending.clone()).collect(), Err(failure))
             }
         };

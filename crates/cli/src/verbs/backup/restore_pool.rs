@@ -47,7 +47,8 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     for backup in newest.values() {
         let path = if backup.dataset.is_empty() { &own } else { backup.dataset.as_str() };
         let name = Name::new(&args.pool, path);
-        let restored = parents(&name).and_then(|()| restore_into(&repository, backup, &name, false));
+        let above = parents(args, &name, &newest);
+        let restored = above.and_then(|()| restore_into(&repository, backup, &name, false));
         let one = restored.and_then(|restored| {
             let left_out = set(&described, backup, &args.pool)?;
             // An earlier run may have restored this one.
@@ -136,11 +137,23 @@ fn own_name(newest: &BTreeMap<&str, &Backup>) -> String {
     all.find(|name| !is_taken(name)).unwrap_or_else(|| OWN.to_owned())
 }
 
-/// Makes the datasets above this one, which may have had no backup.
-fn parents(name: &Name) -> Result<()> {
+/// Makes the datasets above this one that had no backup. One that has a backup and is not there has failed just now: it
+/// keeps its place, since a backup is not restored into a dataset that is there.
+fn parents(args: &BackupRestorePool, name: &Name, newest: &BTreeMap<&str, &Backup>) -> Result<()> {
     let Some((above, _)) = name.path.rsplit_once('/') else { return Ok(()) };
-    if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == above) {
+    let there = datasets::of_pool(&name.pool)?;
+    let is_there = |path: &str| there.iter().any(|figures| figures.path == path);
+    if is_there(above) {
         return Ok(());
+    }
+    let ancestors = std::iter::successors(Some(above), |path| path.rsplit_once('/').map(|(above, _)| above));
+    if let Some(failed) = ancestors.filter(|path| newest.contains_key(path)).find(|path| !is_there(path)) {
+        let failed = names::full(&name.pool, failed);
+        return Err(Failure::new(format!("it is below {failed}, which could not be restored"))
+        .hint(format!(
+            "restore both once that backup can be read: pagefold backup restore-pool {} {} --into; or do without it: pagefold dataset create {failed}, then the same",
+            args.repository, args.pool
+        )));
     }
     let operation = Operation::Create { path: above.to_owned(), parents: true, properties: Vec::new() };
     datasets::perform(&name.pool, operation).map(drop)

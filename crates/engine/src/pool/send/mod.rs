@@ -65,6 +65,8 @@ pub struct Transfer {
 pub struct Partial {
     /// Path of the dataset that is being received.
     pub path: String,
+    /// Path of the hidden dataset that has what came; to be named only beside others, for what they hold together.
+    pub hidden: String,
     /// Token with which the sender goes on.
     pub token: Token,
     /// Stored bytes that the received part holds for itself.
@@ -158,8 +160,17 @@ impl Catalogue {
     fn partial(&self, id: u64) -> Option<Partial> {
         let version = self.versions.get(&id)?;
         let token = version.properties.get(PROGRESS)?.parse().ok()?;
-        let path = version.name.replace(HIDDEN, "");
-        Some(Partial { path, token, stored_bytes: version.data.accounting().fresh_bytes })
+        let (hidden, path) = (version.name.clone(), version.name.replace(HIDDEN, ""));
+        Some(Partial { path, hidden, token, stored_bytes: version.data.accounting().fresh_bytes })
+    }
+
+    /// Returns the number of the hidden dataset that has the stream received in part into dataset `path`, if it can be
+    /// given up.
+    fn partial_to_give_up(&self, path: &str) -> Result<u64> {
+        let id = self.dataset(&hidden(path));
+        let id = id.map_err(|_| Error::NotFound(format!("nothing was received in part into '{path}'")))?;
+        self.check_not_received(path)?;
+        Ok(id)
     }
 }
 
@@ -183,12 +194,17 @@ impl Pool {
     /// [`Error::NotFound`] if there is none; [`Error::Busy`] while a stream is being received.
     pub fn abort_receive(&self, path: &str) -> Result<()> {
         self.perform_stored(|catalogue, _| {
-            let id = catalogue.dataset(&hidden(path));
-            let id =
-                id.map_err(|_| Error::NotFound(format!("nothing was received in part into '{path}'")))?;
-            catalogue.check_not_received(path)?;
+            let id = catalogue.partial_to_give_up(path)?;
             catalogue.check_stored(id)?;
             Ok(vec![crate::dataset::redo::CatalogueOp::Destroy { id }])
         })
+    }
+
+    /// Checks that [`Self::abort_receive`] would be allowed now, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::abort_receive`].
+    pub fn check_abort_receive(&self, path: &str) -> Result<()> {
+        self.catalogue.read().partial_to_give_up(path).map(drop)
     }
 }

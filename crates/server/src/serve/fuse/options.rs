@@ -6,11 +6,13 @@ use pagefold_fuse::{MountError, Transport};
 use crate::failure::{Failure, Result};
 use crate::mountopts::{IoUring, MountOptions, Takeover};
 
-/// Returns the front end's options for a mount.
+/// Returns the front end's options for a mount. If it is read-only, the place is so by itself only if that was asked for:
+/// a dataset whose property `readonly` is cleared becomes writable there.
 pub fn fuse_options(name: &str, wanted: &MountOptions, read_only: bool) -> pagefold_fuse::MountOptions {
     let mut options = pagefold_fuse::MountOptions {
         source: name.to_owned(),
         read_only,
+        read_only_here: wanted.read_only,
         suid: wanted.suid,
         dev: wanted.dev,
         exec: wanted.exec,

@@ -9,7 +9,7 @@ use pagefold_fuse::Snapshots;
 use parking_lot::RwLock;
 
 use super::super::export::NoteSnapshots;
-use crate::incomplete::{self, OverlayMode};
+use crate::incomplete;
 
 /// The snapshots of one dataset.
 pub(super) struct SnapshotsOf {
@@ -37,15 +37,14 @@ impl Snapshots for SnapshotsOf {
         let _unchanged = self.dataset_lock.read_recursive();
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
         let path = self.pool.path_of(number).unwrap_or_default();
-        let how = OverlayMode { writable: false, resumed: false };
-        let over = incomplete::open(&self.pool, &path, dataset, how).map_err(|failure| {
+        let over = incomplete::look_into(&self.pool, &path, dataset).map_err(|failure| {
             tracing::warn!(failure = failure.what(), snapshot = path, "cannot show a snapshot");
             FsError::Engine(Error::Busy(failure.what().to_owned()))
         })?;
         let inodes = Some(Arc::clone(&self.pool.beside().inodes));
         let options =
             FsOptions { atime: AtimePolicy::Never, read_only: true, inodes, ..FsOptions::default() };
-        enter(Fs::mount(over.dataset, Arc::new(SystemClock), options)?);
+        enter(Fs::mount(over, Arc::new(SystemClock), options)?);
         Ok(())
     }
 
