@@ -212,7 +212,7 @@ fn a_mount_gets_other_options_while_it_is_in_use() {
     sandbox.ok(&["mount", "-o", "remount,rw,cache=96M", "tank"]);
     assert_eq!(
         (property("cache")["value"].as_str(), property("cache")["source"].as_str()),
-        (Some("96M"), Some("temporary"))
+        (Some("100663296"), Some("temporary"))
     );
     sandbox.ok(&["snapshot", "tank@a"]);
     // A path with a slash in it may be a name; it is none here.
