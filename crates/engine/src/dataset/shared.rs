@@ -270,7 +270,7 @@ pub(crate) struct Shared {
     pub thin_terms: Mutex<ThinTerms>,
     /// A [`PrimaryCache`], as its number.
     pub primary_cache: AtomicU8,
-    /// True if the pool was opened read-only.
+    /// True if the pool was opened read-only, or is being closed: its last checkpoint takes no more changes along.
     pub read_only: AtomicBool,
     failed: OnceLock<String>,
     committer: OnceLock<Weak<dyn Commit>>,
@@ -469,13 +469,13 @@ impl Shared {
     /// Checks that the pool takes changes.
     ///
     /// # Errors
-    /// [`Error::Failed`] if the pool has stopped; [`Error::ReadOnly`] if it was opened read-only.
+    /// [`Error::Failed`] if the pool has stopped; [`Error::ReadOnly`] if it was opened read-only, or is being closed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if let Some(why) = self.failed.get() {
             return Err(Error::Failed(why.clone()));
         }
         if self.read_only.load(Ordering::Relaxed) {
-            return Err(Error::ReadOnly("the pool was opened read-only".into()));
+            return Err(Error::ReadOnly("the pool was opened read-only, or is being closed".into()));
         }
         Ok(())
     }
