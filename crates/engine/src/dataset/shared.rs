@@ -572,7 +572,7 @@ impl Shared {
     /// caller holds the gate, so that no quiesce point sees the reservation without its change.
     pub(crate) fn reserve_redo(&self, bytes: u64) -> bool {
         let before = self.redo_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // A change alone always fits, because each of its parts is bounded.
+        // A change alone always fits, because all of its parts together are bounded (`REDO_ALONE_BYTES_MAX`).
         let fits = before == 0 || before.saturating_add(bytes) <= REDO_BYTES_MAX;
         if !fits {
             self.release_redo(bytes);
