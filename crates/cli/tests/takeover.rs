@@ -4,10 +4,10 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -239,6 +239,54 @@ fn devices_are_nobody_elses_between_two_servers() {
     sandbox.ok(&["mount", "tank", "mnt"]);
     sandbox.ok(&["unmount", "tank"]);
     sandbox.ok(&["destroy", "-f", "tank"]);
+}
+
+/// Reads the beginning of a file from the server, not from the kernel's memory.
+fn read_anew(file: &File) -> Vec<u8> {
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut found = vec![0; 100];
+    let len = file.read_at(&mut found, 0).unwrap();
+    found.truncate(len);
+    found
+}
+
+/// The upper bits of an inode number in a snapshot are its place in the mount's table, which has 65,534.
+#[test]
+fn snapshots_that_are_gone_cost_a_mount_no_place_whatever_servers_follow() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::mounted("takeover=on");
+    let file = |name: &str| sandbox.path(&format!("mnt/.pagefold/snapshot/{name}/f"));
+    let take = |name: &str| {
+        fs::write(sandbox.path("mnt/f"), name).unwrap();
+        sandbox.ok(&["snapshot", &format!("tank@{name}")]);
+    };
+    take("kept");
+    let kept = File::open(file("kept")).unwrap();
+    let mut places = BTreeSet::from([kept.metadata().unwrap().ino() >> 48]);
+    for round in 0..6 {
+        let name = format!("s{round}");
+        take(&name);
+        let of_round = File::open(file(&name)).unwrap();
+        if round % 2 == 0 {
+            kill(&sandbox);
+        }
+        assert_eq!(read_anew(&of_round), name.as_bytes());
+        assert_eq!(read_anew(&kept), b"kept");
+        places.insert(of_round.metadata().unwrap().ino() >> 48);
+        drop(of_round);
+        wait_until(|| sandbox.run(&["destroy", &format!("tank@{name}")]).status.success());
+        if round % 3 == 0 {
+            kill(&sandbox);
+        }
+        // The kernel asks again once it may not believe the name any more, and forgets what is below it.
+        wait_until(|| !file(&name).exists());
+    }
+    assert!(places.len() <= 3, "{places:?}");
+    assert_eq!(read_anew(&kept), b"kept");
+    drop(kept);
+    sandbox.ok(&["unmount", "tank"]);
 }
 
 #[test]

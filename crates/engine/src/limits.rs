@@ -58,6 +58,9 @@ pub const SEGMENT_SLOTS_MAX: u32 = (64 << 10) / SHRINK as u32;
 /// Largest number of bytes of redo operations that are accepted between two commits: a commit's operations lie in one
 /// batch, which lies in one segment beside its directory.
 pub(crate) const REDO_BYTES_MAX: u64 = CHUNK_BYTES / 2;
+/// Largest number of bytes of redo operations of one change, which may exceed [`REDO_BYTES_MAX`] if it is alone between two
+/// commits: they fit a segment that has nothing else but its directory.
+pub(crate) const REDO_ALONE_BYTES_MAX: u64 = CHUNK_BYTES / 8 * 7;
 
 /// Largest number of records that a delta may be based on: reading its page needs as many more. Two bits of a tree's
 /// key say which base it is.

@@ -371,6 +371,31 @@ fn a_share_without_bounds_is_refused() {
 }
 
 #[test]
+fn a_change_that_no_segment_of_the_log_can_take_is_refused_and_costs_nothing_else() {
+    let (device, pool) = fresh(2048 * MIB);
+    let data = [7; 4096];
+    let write = |object| Change::Write { object, record_size: 4096, offset: 0, data: &data };
+    pool.dataset().apply(&[write(5)]).unwrap();
+    let share =
+        |to_object| Change::Share { from_object: 5, from_page: 0, to_object, to_page: 0, count: 1 << 16 };
+    let shares: Vec<Change<'_>> = (6..11).map(share).collect();
+    let refused = pool.dataset().apply(&shares).map_err(|error| error.to_string());
+    // Changes before it are made durable, and so are those after it.
+    pool.sync().unwrap();
+    assert!(refused.as_ref().is_err_and(|why| why.contains("divide it")), "{refused:?}");
+    assert_eq!(pool.dataset().usage(6).unwrap().pages, 0);
+    let share = Change::Share { from_object: 5, from_page: 0, to_object: 6, to_page: 0, count: 4096 };
+    pool.dataset().apply(&[share, write(7)]).unwrap();
+    pool.sync().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
+    for object in 5..8 {
+        assert_eq!(pool.dataset().usage(object).unwrap().pages, 1, "{object}");
+    }
+    assert_clean(&pool);
+}
+
+#[test]
 fn what_a_pool_holds_does_not_depend_on_the_cache() {
     let device = device(2 << 30);
     create_on("tank", &devices(&device), &options()).unwrap();

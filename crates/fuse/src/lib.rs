@@ -41,7 +41,9 @@ mod transport;
 pub use blocking::{Blocking, Wait};
 pub use buffer::request_bytes;
 pub use coherence::DROP_THREADS;
-pub use dispatch::{Dispatch, HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
+pub use dispatch::{
+    Dispatch, HIDDEN_DIR, KnownSnapshot, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots,
+};
 pub use errno::errno;
 pub use init::{Agreement, InitError};
 pub use kernel::Kernel;

@@ -11,7 +11,7 @@ const ROOMS: &str = "serve rebase operations pool_status dataset_figures pools d
 
 /// The rooms of the server itself, as above.
 const SERVE: &str = "answers devices remount signals rewriting server memory properties snapshotter stopping streams exports \
-    recompress mounted opening budget background events fuse handover export fullness limits policy pool_lock \
+    recompress mounted opening budget background events fuse handover export looked_into fullness limits policy pool_lock \
     rewrites stream_list spare_memory";
 
 /// Rooms that name the FUSE crate: the front end, and the processes beside a server that mount and unmount.

@@ -19,7 +19,8 @@ use super::room::RoomRequest;
 use super::shared::{Shortage, count};
 use super::waits::Reason;
 use crate::limits::{
-    ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, REDO_BYTES_MAX, SHARE_PAGES_MAX, VALUE_BYTES_MAX,
+    ATOMIC_WRITE_MAX, BASES_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, REDO_ALONE_BYTES_MAX, REDO_BYTES_MAX,
+    SHARE_PAGES_MAX, VALUE_BYTES_MAX,
 };
 use crate::tree::{Edit, Value};
 use crate::{Error, Key, Result};
@@ -55,7 +56,7 @@ impl LiveDataset {
         if self.has_logical_quota() {
             claim.logical_bytes = self.claimed_logical_bytes(&ready)?;
         }
-        let redo_bytes = ready.iter().map(redo_bytes).sum();
+        let redo_bytes = check_redo(&ready)?;
         let begun = Instant::now();
         let left = self.shared.left();
         if left.spare_bytes < left.low_bytes {
@@ -340,15 +341,37 @@ impl LiveDataset {
     }
 }
 
+/// Upper bound of what a shared page adds to the redo operations, in bytes: its record with all bases, or a hole and a
+/// page of its own, since pages of the source that are not committed yet are written to the target.
+const REDO_SHARED_BYTES: usize = {
+    let (bases, written) = (BASES_MAX * REDO_PTR_BYTES, REDO_FIXED_BYTES + REDO_PTR_BYTES);
+    REDO_PTR_BYTES + 1 + if bases > written { bases } else { written }
+};
+
+/// Returns an upper bound of the redo operations of changes that are applied at once, in bytes.
+///
+/// # Errors
+/// [`Error::Invalid`] if no segment of the log has room for them.
+fn check_redo(ready: &[Ready]) -> Result<u64> {
+    let bytes = ready.iter().map(redo_bytes).sum();
+    if bytes > REDO_ALONE_BYTES_MAX {
+        let largest = ready.iter().max_by_key(|change| redo_bytes(change)).map_or(0, Ready::object);
+        return Err(Error::Invalid(format!(
+            "a change of object {largest}, with all that it is to be done with at once, may take {bytes} bytes of \
+             operations in the log, and {REDO_ALONE_BYTES_MAX} is the most: divide it"
+        )));
+    }
+    Ok(bytes)
+}
+
 /// Upper bound of what a change adds to the redo operations of its commit, in bytes.
 fn redo_bytes(change: &Ready) -> u64 {
     let bytes = match change {
         Ready::Value(_, value) => REDO_FIXED_BYTES + value.as_ref().map_or(0, Vec::len),
         Ready::Page(..) => REDO_FIXED_BYTES + REDO_PTR_BYTES,
         Ready::Punch { .. } => REDO_FIXED_BYTES,
-        // Pages of the source that are not committed yet are written to the target.
         Ready::Share { count, .. } => {
-            return REDO_FIXED_BYTES as u64 + count * (REDO_FIXED_BYTES + 2 * REDO_PTR_BYTES) as u64;
+            return REDO_FIXED_BYTES as u64 + count * REDO_SHARED_BYTES as u64;
         }
     };
     bytes as u64

@@ -270,7 +270,7 @@ pub(crate) struct Shared {
     pub thin_terms: Mutex<ThinTerms>,
     /// A [`PrimaryCache`], as its number.
     pub primary_cache: AtomicU8,
-    /// True if the pool was opened read-only.
+    /// True if the pool was opened read-only, or is being closed: its last checkpoint takes no more changes along.
     pub read_only: AtomicBool,
     failed: OnceLock<String>,
     committer: OnceLock<Weak<dyn Commit>>,
@@ -469,13 +469,13 @@ impl Shared {
     /// Checks that the pool takes changes.
     ///
     /// # Errors
-    /// [`Error::Failed`] if the pool has stopped; [`Error::ReadOnly`] if it was opened read-only.
+    /// [`Error::Failed`] if the pool has stopped; [`Error::ReadOnly`] if it was opened read-only, or is being closed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if let Some(why) = self.failed.get() {
             return Err(Error::Failed(why.clone()));
         }
         if self.read_only.load(Ordering::Relaxed) {
-            return Err(Error::ReadOnly("the pool was opened read-only".into()));
+            return Err(Error::ReadOnly("the pool was opened read-only, or is being closed".into()));
         }
         Ok(())
     }
@@ -572,7 +572,7 @@ impl Shared {
     /// caller holds the gate, so that no quiesce point sees the reservation without its change.
     pub(crate) fn reserve_redo(&self, bytes: u64) -> bool {
         let before = self.redo_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // A change alone always fits, because each of its parts is bounded.
+        // A change alone always fits, because all of its parts together are bounded (`REDO_ALONE_BYTES_MAX`).
         let fits = before == 0 || before.saturating_add(bytes) <= REDO_BYTES_MAX;
         if !fits {
             self.release_redo(bytes);

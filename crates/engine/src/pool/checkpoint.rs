@@ -44,7 +44,8 @@ struct QuiescedState {
 }
 
 impl Pool {
-    /// Makes a checkpoint; with `exported`, the last before the pool is closed.
+    /// Makes a checkpoint; with `exported`, the last before the pool is closed: changes that come after its quiesce point
+    /// are refused.
     pub fn checkpoint(&self, exported: bool) -> Result<()> {
         let mut state = self.maintenance.lock();
         if !exported {
@@ -79,7 +80,7 @@ impl Pool {
     ) -> Result<()> {
         let number = state.superblock + 1;
         self.shared.segments.read_heavy(&state.page_ptrs);
-        let quiesced = self.quiesce(state)?;
+        let quiesced = self.quiesce(state, exported)?;
         let QuiescedState { mut versions, position, open_directory, table, recycle, growth_bytes } = quiesced;
         meanwhile();
         let mut copies = Copies::new(self, number, state.copies.begun.take());
@@ -131,7 +132,7 @@ impl Pool {
     }
 
     /// Does step 1.
-    fn quiesce(&self, state: &Maintenance) -> Result<QuiescedState> {
+    fn quiesce(&self, state: &Maintenance, exported: bool) -> Result<QuiescedState> {
         self.commit_ahead()?;
         let mut log = self.log.lock();
         if self.copies_are_many(log.writer.position().segment)? {
@@ -177,6 +178,10 @@ impl Pool {
         }
         let recycle = self.chunks.take_pending_free();
         log.window_bytes = 0;
+        if exported {
+            // An opening looks at no log device behind this checkpoint, so nothing may be acknowledged there.
+            self.shared.read_only.store(true, Ordering::Relaxed);
+        }
         drop(gate);
         Ok(QuiescedState {
             versions,
@@ -272,3 +277,6 @@ fn store_table(
     page_ptrs.extend(pages.into_iter().zip(ptrs));
     Ok(page_ptrs)
 }
+
+#[cfg(test)]
+mod tests;

@@ -372,14 +372,16 @@ impl Pool {
     }
 
     /// Writes a last checkpoint and marks the pool as exported. Changes after it are refused.
+    ///
+    /// # Errors
+    /// As of a checkpoint; [`crate::Error::Failed`] again if an earlier call failed.
     pub fn export(&self) -> Result<()> {
         self.stop_background();
         if self.shared.read_only.load(Ordering::Relaxed) {
-            return Ok(());
+            return self.check_failed();
         }
         self.restore_room(&mut self.maintenance.lock())?;
         self.checkpoint(true)?;
-        self.shared.read_only.store(true, Ordering::Relaxed);
         if let Some(witness) = &self.witness {
             witness.tell(&self.standing());
         }

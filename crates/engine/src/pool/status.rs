@@ -157,7 +157,7 @@ pub struct Status {
     pub devices: Vec<DeviceStatus>,
     /// Reason for which the pool stopped accepting changes, if it did.
     pub failure: Option<String>,
-    /// True if the pool was opened read-only.
+    /// True if the pool was opened read-only, or is being closed.
     pub read_only: bool,
     /// Size of all devices' chunks, in bytes.
     pub size_bytes: u64,

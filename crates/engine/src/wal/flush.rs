@@ -18,7 +18,8 @@ use crate::{Error, Result};
 /// The state of flushing: which writes of the log are on stable storage.
 ///
 /// T6: flushes end in the order in which they began, and once one has failed all that end after it fail. A device tells
-/// a failure only to one of several concurrent flushes, but it concerns what all of them wait for (contract W6).
+/// a failure only to one of several concurrent flushes, but it concerns what all of them wait for (contract W6). So what a
+/// flush has covered counts as flushed only once it ends well.
 pub(crate) struct Flushes {
     devices: Devices,
     /// Of each group, by its number, as far as anything was written to it. One of a lower number may come later.
@@ -75,6 +76,16 @@ impl Mark {
     fn is_settled(&self) -> bool {
         self.flushed.load(Ordering::Acquire) >= self.written.load(Ordering::Acquire)
     }
+}
+
+/// The writes that a flush has covered.
+#[derive(Default)]
+struct Covered<'a> {
+    /// Writes to groups, by the counts of all that had returned when the flush began; and those to the log device.
+    groups: SmallVec<[(u16, &'a Mark, u64); 4]>,
+    log_written: u64,
+    /// Batches below this number are where they belong.
+    settled_batch: u64,
 }
 
 #[derive(Default)]
@@ -230,29 +241,40 @@ impl Flushes {
         order.ended = turn;
         let failed_before = order.failed;
         order.failed |= flushed.is_err();
-        if !order.failed {
-            self.flushed_batch.fetch_max(written_batch, Ordering::AcqRel);
+        if let Ok(covered) = &flushed
+            && !failed_before
+        {
+            self.count_flushed(covered, written_batch);
         }
         drop(order);
         self.ended.notify_all();
         match flushed {
-            Ok(()) if failed_before => Err(Error::Failed("an earlier flush of the log failed".into())),
-            flushed => flushed,
+            Ok(_) if failed_before => Err(Error::Failed("an earlier flush of the log failed".into())),
+            flushed => flushed.map(drop),
         }
     }
 
-    fn flush_log_device(&self, class: IoClass, group: u16) -> Result<()> {
-        let written = self.log_mark.written.load(Ordering::Acquire);
-        if self.log_mark.flushed.load(Ordering::Acquire) >= written {
-            return Ok(());
+    /// Has what a flush has covered count as flushed, with the batches below `written_batch`. All flushes that began
+    /// before it have ended well.
+    fn count_flushed(&self, covered: &Covered<'_>, written_batch: u64) {
+        for (_, mark, written) in &covered.groups {
+            mark.flushed.fetch_max(*written, Ordering::AcqRel);
         }
-        let flushed = self.devices.of_class(class).flush_some([group]).map_err(Error::from);
-        flushed.inspect_err(|error| self.give_up_log_device(error))?;
-        self.log_mark.flushed.fetch_max(written, Ordering::AcqRel);
-        Ok(())
+        self.log_mark.flushed.fetch_max(covered.log_written, Ordering::AcqRel);
+        self.settled_batch.fetch_max(covered.settled_batch, Ordering::AcqRel);
+        self.flushed_batch.fetch_max(written_batch, Ordering::AcqRel);
     }
 
-    fn flush_devices(&self, class: IoClass, written_batch: u64) -> Result<()> {
+    fn flush_log_device(&self, class: IoClass, group: u16) -> Result<Covered<'_>> {
+        let log_written = self.log_mark.written.load(Ordering::Acquire);
+        if self.log_mark.flushed.load(Ordering::Acquire) < log_written {
+            let flushed = self.devices.of_class(class).flush_some([group]).map_err(Error::from);
+            flushed.inspect_err(|error| self.give_up_log_device(error))?;
+        }
+        Ok(Covered { log_written, ..Covered::default() })
+    }
+
+    fn flush_devices(&self, class: IoClass, written_batch: u64) -> Result<Covered<'_>> {
         // Read before the flush, which then covers all of these writes.
         let log_written = self.log_mark.written.load(Ordering::Acquire);
         let marks = self.marks.iter().filter_map(|(number, mark)| Some((u16::try_from(number).ok()?, mark)));
@@ -261,13 +283,8 @@ impl Flushes {
             .filter(|(_, mark, written)| mark.flushed.load(Ordering::Acquire) < *written)
             .collect();
         self.devices.of_class(class).flush_some(due.iter().map(|(number, ..)| *number))?;
-        for (_, mark, written) in due {
-            mark.flushed.fetch_max(written, Ordering::AcqRel);
-        }
         // By now all that the log device got is where it belongs.
-        self.log_mark.flushed.fetch_max(log_written, Ordering::AcqRel);
-        self.settled_batch.fetch_max(written_batch, Ordering::AcqRel);
-        Ok(())
+        Ok(Covered { groups: due, log_written, settled_batch: written_batch })
     }
 }
 

@@ -12,7 +12,7 @@
 //! - T5: batches of different openings differ, by their salt. A crash may lose a batch and keep its successors. If the
 //!   lost batch were written again, byte for byte, the successors would continue it and count, though they never
 //!   happened. T8 is the other half of this.
-//! - T6: flushes end in the order in which they began; see `Flushes`.
+//! - T6: flushes end, and what they cover counts, in the order in which they began; see `Flushes`.
 //! - T7: a batch tells up to which batch all were flushed when it was written, and so does a superblock. If the log
 //!   ends before that batch, it is damaged, not torn; see [`replay`]. Damage to any one batch does not hide this: a
 //!   segment that the log has left has at least two batches that name the next chunk, and an opening has the superblock

@@ -21,7 +21,7 @@ use pagefold_engine::dataset::Journal;
 use pagefold_engine::dataset::journal::during;
 use pagefold_engine::dataset::{Caller, LateFetch};
 use pagefold_fs::{Fs, FsError, Ino, OpenFlags, TryRead};
-pub use snapshots::{HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
+pub use snapshots::{HIDDEN_DIR, KnownSnapshot, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use write::Writer;

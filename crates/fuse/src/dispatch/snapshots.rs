@@ -3,14 +3,15 @@
 //!
 //! One mount has the inodes of several file systems, so node ids tell which one is meant: the upper 16 bits are a place
 //! in a table, 0 for the file system that is mounted, [`SYNTHETIC`] for the two directories above the snapshots. A
-//! place is never given to another snapshot, since the kernel may still know nodes of the first. `stat` shows the node
-//! id as inode number: tools that compare numbers do not take a file for its own older version. The reasons are in
+//! place is given to another snapshot only when the kernel has forgotten all nodes of the first, as its references tell,
+//! which are counted by place. These counts outlive a server ([`Snapshots::note`]). `stat` shows the node id as inode
+//! number: tools that compare numbers do not take a file for its own older version. The reasons are in
 //! docs/decisions/0017-snapshots-in-the-mount.md.
 
 mod answers;
+mod places;
 mod route;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use answers::directory;
 use pagefold_fs::{Attr, Clock, Fs, FsError, Ino, SystemClock, Time};
 use parking_lot::Mutex;
 
+use places::{Place, Places};
 pub use route::WithSnapshots;
 
 /// Name of the directory in the root of every mount, which listings do not show.
@@ -53,27 +55,30 @@ pub trait Snapshots: Send + Sync {
     /// # Errors
     /// [`FsError::NotFound`] if the snapshot is gone; errors of reading it.
     fn open(&self, number: u64, enter: &mut dyn FnMut(Arc<Fs>)) -> Result<(), FsError>;
-    /// Tells the numbers of the snapshots that were looked into, in this order. Called before the kernel hears of the
-    /// last one.
-    fn entered(&self, _numbers: &[u64]) {}
+    /// Notes what the kernel knows of the snapshot at a place, for a server that goes on when this one has died. Called
+    /// before the kernel hears of another node, and after it has forgotten some.
+    ///
+    /// # Errors
+    /// Any, if it was not noted. The kernel then hears of no other node.
+    fn note(&self, _known: KnownSnapshot) -> Result<(), FsError> {
+        Ok(())
+    }
 }
 
-/// A snapshot that was looked into.
-enum Place {
-    Open(Arc<Fs>),
-    /// The snapshot was destroyed.
-    Gone,
+/// A snapshot that has a place, and how much the kernel knows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownSnapshot {
+    /// Its place.
+    pub place: u16,
+    /// Its number.
+    pub number: u64,
+    /// Number of references that the kernel has to its nodes, or more; 0 gives the place up.
+    pub references: u64,
 }
 
-#[derive(Default)]
-struct Places {
-    by_number: HashMap<u64, u16>,
-    /// Places from 1 on.
-    places: Vec<Place>,
-    /// Numbers of the snapshots at these places.
-    numbers: Vec<u64>,
-    /// Number of files that were opened and not closed, by place.
-    open_files: HashMap<u16, u64>,
+impl KnownSnapshot {
+    /// Number of references if that is not known: the place is kept as long as the mount.
+    pub const UNKNOWN: u64 = u64::MAX;
 }
 
 /// The directory of the snapshots of one mount.
@@ -105,19 +110,16 @@ impl SnapshotTree {
         directory(node, told.1)
     }
 
-    /// As [`SnapshotTree::new`], for a mount whose server died after it had told [`Snapshots::entered`] these numbers.
-    pub fn resume(snapshots: Box<dyn Snapshots>, numbers: Vec<u64>) -> Self {
+    /// As [`SnapshotTree::new`], for a mount whose server died after it had told [`Snapshots::note`] this, last of each
+    /// place.
+    pub fn resume(snapshots: Box<dyn Snapshots>, known: &[KnownSnapshot]) -> Self {
         let mut places = Places::default();
-        for (place, number) in (1..SYNTHETIC).zip(numbers) {
-            let mut found = Place::Gone;
-            if let Err(error) = snapshots.open(number, &mut |fs| found = Place::Open(fs)) {
+        for KnownSnapshot { place, number, references } in known.iter().copied() {
+            let mut fs = None;
+            if let Err(error) = snapshots.open(number, &mut |opened| fs = Some(opened)) {
                 tracing::debug!(number, %error, "a snapshot that was looked into is gone");
             }
-            if matches!(found, Place::Open(_)) {
-                places.by_number.insert(number, place);
-            }
-            places.places.push(found);
-            places.numbers.push(number);
+            places.give(place, Place { number, references, fs, open_files: 0 });
         }
         Self { places: Mutex::new(places), ..Self::new(snapshots) }
     }
@@ -130,28 +132,31 @@ impl SnapshotTree {
             return None;
         }
         let places = self.places.lock();
-        let number = places.numbers.get(usize::from(place) - 1).copied()?;
-        Some((number, self.at(&places, place).ok()?, Ino(node & INO_MASK)))
+        let Place { number, fs, .. } = places.get(place)?;
+        Some((*number, fs.clone()?, Ino(node & INO_MASK)))
     }
 
     /// Returns how many times files of a snapshot are open, mappings included. Those that were opened while another server
     /// served the mount are not known.
     pub fn open_files(&self, number: u64) -> u64 {
         let places = self.places.lock();
-        let place = places.by_number.get(&number);
-        place.and_then(|place| places.open_files.get(place)).copied().unwrap_or(0)
+        places.of(number).and_then(|place| places.get(place)).map_or(0, |place| place.open_files)
     }
 
     /// Notes that a file of a snapshot was opened.
     fn opened(&self, place: u16) {
-        *self.places.lock().open_files.entry(place).or_default() += 1;
+        if let Some(place) = self.places.lock().get_mut(place) {
+            place.open_files += 1;
+        }
     }
 
     /// Notes that a file of a snapshot was closed.
     fn closed(&self, place: u16) {
-        if let Some(open) = self.places.lock().open_files.get_mut(&place) {
-            *open = open.saturating_sub(1);
-        }
+        let mut places = self.places.lock();
+        let Some(found) = places.get_mut(place) else { return };
+        found.open_files = found.open_files.saturating_sub(1);
+        let given_up = Self::give_up_unused(&mut places, place);
+        drop((places, given_up));
     }
 
     /// Closes a snapshot: nobody can look into it any more, and what was open answers ESTALE. Returns true when no
@@ -159,13 +164,9 @@ impl SnapshotTree {
     pub fn close(&self, number: u64) -> bool {
         let fs = {
             let mut places = self.places.lock();
-            let Some(place) = places.by_number.remove(&number) else { return true };
-            match places.places.get_mut(usize::from(place) - 1) {
-                Some(place) => std::mem::replace(place, Place::Gone),
-                None => return true,
-            }
+            places.close(number)
         };
-        let Place::Open(fs) = fs else { return true };
+        let Some(fs) = fs else { return true };
         let deadline = Instant::now() + CLOSE_PATIENCE;
         while Arc::strong_count(&fs) > 1 {
             if Instant::now() > deadline {
@@ -180,18 +181,15 @@ impl SnapshotTree {
     pub fn trim_inodes(&self) {
         let open: Vec<Arc<Fs>> = {
             let places = self.places.lock();
-            let open = places.places.iter().filter_map(|place| match place {
-                Place::Open(fs) => Some(Arc::clone(fs)),
-                Place::Gone => None,
-            });
-            open.collect()
+            places.all().filter_map(|place| place.fs.clone()).collect()
         };
         open.iter().for_each(|fs| fs.trim_inodes());
     }
 
-    /// Returns the place of a snapshot, and its file system.
+    /// Returns the place of a snapshot, and its file system. Counts a reference, which the caller gives to the kernel, or
+    /// takes back by [`SnapshotTree::forgotten`].
     fn enter(&self, number: u64) -> Result<(u16, Arc<Fs>), FsError> {
-        if let Some(found) = self.entered(&self.places.lock(), number) {
+        if let Some(found) = self.entered(&mut self.places.lock(), number) {
             return found;
         }
         // This is not done under our lock: whoever destroys snapshots must not wait for somebody who waits for the
@@ -201,42 +199,84 @@ impl SnapshotTree {
         entered
     }
 
-    fn entered(&self, places: &Places, number: u64) -> Option<Result<(u16, Arc<Fs>), FsError>> {
-        places.by_number.get(&number).map(|place| self.at(places, *place).map(|fs| (*place, fs)))
+    fn entered(&self, places: &mut Places, number: u64) -> Option<Result<(u16, Arc<Fs>), FsError>> {
+        let place = places.of(number)?;
+        Some(self.refer_at(places, place))
     }
 
     /// Gives an open snapshot a place, unless another request was faster.
     fn add(&self, number: u64, fs: Arc<Fs>) -> Result<(u16, Arc<Fs>), FsError> {
         let mut places = self.places.lock();
-        if let Some(found) = self.entered(&places, number) {
+        if let Some(found) = self.entered(&mut places, number) {
             return found;
         }
-        let place = u16::try_from(places.places.len() + 1).ok().filter(|place| *place < SYNTHETIC);
-        let place =
-            place.ok_or(FsError::Unsupported("more than 65534 snapshots looked into by one mount"))?;
-        places.places.push(Place::Open(Arc::clone(&fs)));
-        places.by_number.insert(number, place);
-        places.numbers.push(number);
-        self.snapshots.entered(&places.numbers);
+        let place = places.unused().ok_or(FsError::Unsupported(
+            "more than 65534 snapshots of which the kernel knows files by one mount",
+        ))?;
+        self.snapshots.note(KnownSnapshot { place, number, references: 1 })?;
+        places.give(place, Place { number, references: 1, fs: Some(Arc::clone(&fs)), open_files: 0 });
         Ok((place, fs))
     }
 
-    fn at(&self, places: &Places, place: u16) -> Result<Arc<Fs>, FsError> {
-        match usize::from(place).checked_sub(1).and_then(|at| places.places.get(at)) {
-            Some(Place::Open(fs)) => Ok(Arc::clone(fs)),
-            Some(Place::Gone) | None => Err(FsError::Stale),
-        }
+    /// Counts another reference to a node of a place that the kernel knows, before it gets it.
+    fn refer(&self, place: u16) -> Result<(), FsError> {
+        self.refer_at(&mut self.places.lock(), place).map(drop)
     }
 
+    fn refer_at(&self, places: &mut Places, place: u16) -> Result<(u16, Arc<Fs>), FsError> {
+        let known = places.get_mut(place).ok_or(FsError::Stale)?;
+        let fs = known.fs.clone().ok_or(FsError::Stale)?;
+        let references = known.references.saturating_add(1);
+        self.snapshots.note(KnownSnapshot { place, number: known.number, references })?;
+        known.references = references;
+        Ok((place, fs))
+    }
+
+    fn at(&self, place: u16) -> Result<Arc<Fs>, FsError> {
+        self.places.lock().get(place).and_then(|place| place.fs.clone()).ok_or(FsError::Stale)
+    }
+
+    /// Notes that the kernel has forgotten references to a node.
     fn forget(&self, node: u64, lookups: u64) {
         let place = (node >> INO_BITS) as u16;
-        let fs = if place == SYNTHETIC { None } else { self.at(&self.places.lock(), place).ok() };
-        if let Some(fs) = fs {
+        if is_live(node) || place == SYNTHETIC {
+            return;
+        }
+        if let Ok(fs) = self.at(place) {
             fs.forget(Ino(node & INO_MASK), lookups);
         }
+        self.forgotten(place, lookups);
+    }
+
+    /// Counts references to nodes of a place that the kernel has no more, and gives up the place with the last one.
+    fn forgotten(&self, place: u16, lookups: u64) {
+        let mut places = self.places.lock();
+        let Some(known) = places.get_mut(place) else { return };
+        if known.references == KnownSnapshot::UNKNOWN {
+            return;
+        }
+        known.references = known.references.saturating_sub(lookups);
+        let known = KnownSnapshot { place, number: known.number, references: known.references };
+        if let Err(error) = self.snapshots.note(known) {
+            // The note says more than the kernel has, which does no harm.
+            tracing::warn!(number = known.number, %error, "a place of a snapshot stays taken if this server dies");
+        }
+        let given_up = Self::give_up_unused(&mut places, place);
+        // The file system is dropped without the lock.
+        drop((places, given_up));
+    }
+
+    /// Gives up a place of which the kernel knows nothing. The end of an open file may come behind what the kernel has
+    /// forgotten with it.
+    fn give_up_unused(places: &mut Places, place: u16) -> Option<Place> {
+        let known = places.get(place)?;
+        if known.references > 0 || known.open_files > 0 { None } else { places.give_up(place) }
     }
 }
 
 const fn is_live(node: u64) -> bool {
     node >> INO_BITS == 0
 }
+
+#[cfg(test)]
+mod tests;

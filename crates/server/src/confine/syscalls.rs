@@ -131,6 +131,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_writev,
     libc::SYS_pread64,
     libc::SYS_pwrite64,
+    libc::SYS_memfd_create,
     libc::SYS_preadv,
     libc::SYS_pwritev,
     libc::SYS_preadv2,

@@ -22,6 +22,7 @@ use pagefold_fs::{Fs, FsError, FsOptions, Ino, SystemClock};
 use parking_lot::RwLock;
 use serde_json::{Map, Value};
 
+use super::looked_into::LookedInto;
 use crate::failure::{Context, Result};
 use crate::mountopts::MountOptions;
 use crate::{engine_errors, pools};
@@ -44,8 +45,8 @@ impl MountRequest {
     }
 }
 
-/// Notes the numbers of the snapshots that clients have looked into.
-pub(crate) type NoteSnapshots = Arc<dyn Fn(&[u64]) + Send + Sync>;
+/// Notes what clients know of a snapshot, for the server that goes on when this one dies.
+pub(crate) type NoteSnapshot = Arc<dyn Fn(LookedInto) -> Result<()> + Send + Sync>;
 
 /// A dataset or snapshot that is to be exported, and the parts of the server that a front end may use for that.
 pub(crate) struct ExportSource {
@@ -71,10 +72,10 @@ pub(crate) struct ExportSource {
     pub journal: Option<Arc<Journal>>,
     /// Number of the export in the journal.
     pub connection: u32,
-    /// Numbers of the snapshots that clients of the previous server had looked into.
-    pub looked_into: Vec<u64>,
-    /// To be called with the numbers of all snapshots that clients have looked into, whenever these change.
-    pub note_snapshots: NoteSnapshots,
+    /// Snapshots of which clients of the previous server know files.
+    pub looked_into: Vec<LookedInto>,
+    /// To be called whenever that changes: before clients get to know more, which they may not if it fails.
+    pub note_snapshot: NoteSnapshot,
 }
 
 impl ExportSource {

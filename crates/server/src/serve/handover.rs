@@ -1,6 +1,7 @@
 //! State that a server has its supervisor keep, so that another server can go on when it dies: connections and the
 //! journal's memory, beside the [`PoolLock`] that the supervisor has from the beginning.
 
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::export::ExportState;
+use super::looked_into::{self, LookedInto};
 use super::pool_lock::PoolLock;
 use crate::control::{Listener, TakeoverFigures};
 use crate::failure::{Context, Failure, Result};
@@ -28,6 +30,8 @@ const JOURNAL: &str = "journal";
 const TEMPORARY: &str = "temporary";
 /// Prefix of the names of mounts; the number of their connection follows.
 const MOUNT: &str = "mount:";
+/// The same, of what clients of a mount know of snapshots ([`looked_into`]).
+const SNAPSHOTS: &str = "snapshots:";
 
 /// Facts about an export, kept beside its connection. The fields of the front end ([`ExportState::detail`]) stand among
 /// the others, where servers of earlier versions wrote them.
@@ -48,8 +52,9 @@ pub(super) struct MountRecord {
     #[serde(with = "crate::raw::path")]
     dir: PathBuf,
     device_minor: u32,
-    /// Numbers of the snapshots that were looked into.
-    pub(super) looked_into: Vec<u64>,
+    /// Numbers of the snapshots that have the places from 1 on, if a server of an earlier version wrote this.
+    #[serde(default)]
+    looked_into: Vec<u64>,
     #[serde(flatten)]
     detail: Map<String, Value>,
 }
@@ -94,6 +99,12 @@ impl MountRecord {
         &self.dir
     }
 
+    /// Returns what a server of an earlier version wrote of snapshots.
+    fn looked_into(&self) -> impl Iterator<Item = LookedInto> {
+        let places = (1..u16::MAX).zip(&self.looked_into);
+        places.map(|(place, number)| LookedInto { place, snapshot: *number, references: LookedInto::UNKNOWN })
+    }
+
     fn state(&self, connection: OwnedFd) -> ExportState {
         ExportState {
             connection: Arc::new(connection),
@@ -109,6 +120,9 @@ impl MountRecord {
 pub(super) struct InheritedMount {
     pub(super) record: MountRecord,
     pub(super) state: ExportState,
+    /// Snapshots of which its clients know files, and the memory that has them.
+    pub(super) looked_into: Vec<LookedInto>,
+    memory: Option<Arc<File>>,
 }
 
 /// The server's side of the state that the supervisor keeps. Without a supervisor nothing is kept.
@@ -154,12 +168,20 @@ impl Handover {
         let pool_lock = PoolLock::inherited(&mut inherited)?;
         let temporary = inherited.kept.remove(TEMPORARY).map(|kept| properties_of(&kept.body)).transpose()?;
         let mut left = Vec::new();
-        for (name, kept) in inherited.kept {
-            let Some(device) = kept.fd.filter(|_| name.starts_with(MOUNT)) else { continue };
-            let record: MountRecord = serde_json::from_slice(&kept.body)
+        let is_mount = |name: &&String| name.starts_with(MOUNT);
+        let mounts: Vec<String> = inherited.kept.keys().filter(is_mount).cloned().collect();
+        for name in mounts {
+            let Some((body, device)) = inherited.take(&name) else { continue };
+            let record: MountRecord = serde_json::from_slice(&body)
                 .map_err(|error| Failure::new(format!("cannot take over {name}: {error}")))?;
             let state = record.state(device);
-            left.push(InheritedMount { record, state });
+            let memory = snapshots_memory(&link, &mut inherited, &record)
+                .context(|| format!("cannot take over what is known of snapshots by {name}"))?;
+            let looked_into = memory.as_ref().map(looked_into::read).transpose();
+            let looked_into =
+                looked_into.context(|| format!("cannot read what is known of snapshots by {name}"))?;
+            let (looked_into, memory) = (looked_into.unwrap_or_default(), memory.map(Arc::new));
+            left.push(InheritedMount { record, state, looked_into, memory });
         }
         left.sort_by_key(|left| left.record.connection);
         let next = left.last().map_or(0, |left| left.record.connection) + 1;
@@ -313,60 +335,70 @@ fn properties_of(body: &[u8]) -> Result<Vec<(&'static str, String)>> {
     kept.into_iter().map(|(name, value)| Ok((props::find(&name)?.name, value))).collect()
 }
 
+/// Returns the memory of what clients of a mount know of snapshots, if they have looked into any. For a server of an
+/// earlier version, which had none, makes it.
+fn snapshots_memory(link: &Link, inherited: &mut Inherited, record: &MountRecord) -> Result<Option<File>> {
+    let name = format!("{SNAPSHOTS}{}", record.connection);
+    if let Some((_, file)) = inherited.take(&name) {
+        return Ok(Some(File::from(file)));
+    }
+    if record.looked_into.is_empty() {
+        return Ok(None);
+    }
+    let file = looked_into::create().context(|| "cannot make memory".into())?;
+    for known in record.looked_into() {
+        looked_into::write(&file, known).context(|| "cannot write to memory".into())?;
+    }
+    link.keep(&name, &[], file.as_fd())?;
+    Ok(Some(file))
+}
+
 /// The supervisor's record of a mount.
 pub(super) struct StoredMount {
     link: Option<Arc<Link>>,
     /// Number of the connection.
     pub(super) connection: u32,
-    state: Mutex<StoredState>,
-}
-
-#[derive(Default)]
-struct StoredState {
-    /// The record and the connection, once it is mounted.
-    mounted: Option<(MountRecord, Arc<OwnedFd>)>,
-    looked_into: Vec<u64>,
+    /// Memory of what clients know of snapshots, once they have looked into one.
+    snapshots: Mutex<Option<Arc<File>>>,
 }
 
 impl StoredMount {
     /// Creates the record of a mount that is about to be made, or that the previous server left.
     pub(super) fn new(handover: &Handover, left: Option<&InheritedMount>) -> Self {
         let connection = left.map_or_else(|| handover.connection(), |left| left.record.connection);
-        let state = left.map_or_else(StoredState::default, |left| StoredState {
-            mounted: Some((left.record.clone(), Arc::clone(&left.state.connection))),
-            looked_into: left.record.looked_into.clone(),
-        });
-        Self { link: handover.link.clone(), connection, state: Mutex::new(state) }
+        let snapshots = Mutex::new(left.and_then(|left| left.memory.clone()));
+        Self { link: handover.link.clone(), connection, snapshots }
     }
 
-    /// Has the supervisor keep the mount, now that it exists.
-    pub(super) fn made(&self, record: MountRecord, connection: Arc<OwnedFd>) -> Result<()> {
-        let mut state = self.state.lock();
-        state.mounted = Some((record, connection));
-        self.send(&mut state)
-    }
-
-    fn send(&self, state: &mut StoredState) -> Result<()> {
-        let (Some(link), Some((record, device))) = (&self.link, &mut state.mounted) else { return Ok(()) };
-        record.looked_into.clone_from(&state.looked_into);
+    /// Has the supervisor keep the mount, now that it exists, or as it is now.
+    pub(super) fn made(&self, record: &MountRecord, connection: impl AsFd) -> Result<()> {
+        let Some(link) = &self.link else { return Ok(()) };
         let body = serde_json::to_vec(record)
             .map_err(|error| Failure::new(format!("cannot write down a mount: {error}")))?;
-        link.keep(&format!("{MOUNT}{}", self.connection), &body, device.as_fd())
+        link.keep(&format!("{MOUNT}{}", self.connection), &body, connection.as_fd())
     }
 
-    /// Notes which snapshots were looked into: the kernel knows nodes of these.
-    pub(super) fn looked_into(&self, numbers: &[u64]) {
-        let mut state = self.state.lock();
-        state.looked_into = numbers.to_vec();
-        if let Err(failure) = self.send(&mut state) {
-            tracing::warn!(%failure, "what is open in a snapshot will be stale if this server dies");
-        }
+    /// Notes what clients know of a snapshot, for the next server.
+    pub(super) fn note_snapshot(&self, known: LookedInto) -> Result<()> {
+        let Some(link) = &self.link else { return Ok(()) };
+        let mut snapshots = self.snapshots.lock();
+        let memory = match &*snapshots {
+            Some(memory) => memory,
+            None => {
+                let memory = looked_into::create()
+                    .context(|| "cannot make memory for what is known of snapshots".into())?;
+                link.keep(&format!("{SNAPSHOTS}{}", self.connection), &[], memory.as_fd())?;
+                snapshots.insert(Arc::new(memory))
+            }
+        };
+        looked_into::write(memory, known).context(|| "cannot note what is known of snapshots".into())
     }
 
     /// Has the supervisor forget the mount, which has ended.
     pub(super) fn ended(&self) {
         if let Some(link) = &self.link {
             link.drop_kept(&format!("{MOUNT}{}", self.connection));
+            link.drop_kept(&format!("{SNAPSHOTS}{}", self.connection));
         }
     }
 }
@@ -386,6 +418,8 @@ mod tests {
         let detail: Vec<&str> = record.detail.keys().map(String::as_str).collect();
         assert_eq!(detail, ["atomic_write_bytes", "flags", "minor"]);
         assert_eq!(record.options().unwrap().properties, [("sync", "always".to_owned())]);
+        let of = |place, snapshot| LookedInto { place, snapshot, references: LookedInto::UNKNOWN };
+        assert_eq!(record.looked_into().collect::<Vec<_>>(), [of(1, 4), of(2, 9)]);
         let mut written = serde_json::to_value(&record).unwrap();
         assert_eq!(written.as_object_mut().unwrap().remove("options"), Some(Value::Null));
         assert_eq!(written, serde_json::from_str::<Value>(EARLIER).unwrap());

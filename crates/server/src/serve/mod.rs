@@ -15,6 +15,7 @@ mod fullness;
 mod fuse;
 mod handover;
 mod limits;
+mod looked_into;
 mod memory;
 mod mounted;
 mod opening;

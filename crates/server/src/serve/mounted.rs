@@ -114,8 +114,8 @@ impl PolicedDataset {
             dataset_lock: Arc::clone(dataset_lock),
             journal: journal.cloned(),
             connection: kept.connection,
-            looked_into: left.map_or_else(Vec::new, |left| left.record.looked_into.clone()),
-            note_snapshots: Arc::new(move |numbers| noted.looked_into(numbers)),
+            looked_into: left.map_or_else(Vec::new, |left| left.looked_into.clone()),
+            note_snapshot: Arc::new(move |known| noted.note_snapshot(known)),
         })
     }
 }
@@ -174,7 +174,7 @@ impl Mounted {
         if is_new {
             let (id, options, state) = (dataset.id, &wanted.options, export.hand_over());
             let record = MountRecord::new(kept.connection, id, read_only, since, options, &state);
-            kept.made(record, state.connection)?;
+            kept.made(&record, state.connection)?;
         }
         let temporary = wanted.options.properties.iter().rev().find(|(name, _)| *name == COMPRESSION);
         obey_codec(&dataset, temporary.map(|(_, value)| value.as_str()))?;

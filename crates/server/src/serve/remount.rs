@@ -114,6 +114,6 @@ impl Mounted {
         let (options, state) = (self.options.lock().clone(), self.export.hand_over());
         let read_only = self.is_read_only();
         let record = MountRecord::new(self.kept.connection, self.id, read_only, self.since, &options, &state);
-        self.kept.made(record, state.connection)
+        self.kept.made(&record, state.connection)
     }
 }

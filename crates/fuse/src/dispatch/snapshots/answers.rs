@@ -1,7 +1,5 @@
 //! Answers to requests for snapshots, and for the directories above them.
 
-use std::sync::Arc;
-
 use pagefold_fs::{Attr, DirEntry, Entry, FileKind, Fs, FsError, Ino, OpenFlags, Time};
 
 use super::super::convert::{attr_out, entry_out, no_entry, opened, statfs_out, statx_out};
@@ -57,21 +55,17 @@ impl SnapshotTree {
         if is_live(node) || place == SYNTHETIC {
             return self.above(request, operation);
         }
-        match self.fs_at(place) {
+        match self.at(place) {
             Ok(fs) => self.within(&fs, place, request, operation),
             Err(error) => failed(request, &error),
         }
-    }
-
-    fn fs_at(&self, place: u16) -> Result<Arc<Fs>, FsError> {
-        self.at(&self.places.lock(), place)
     }
 
     /// Carries out calls on files in a snapshot.
     fn within(&self, fs: &Fs, place: u16, request: Request, operation: Inspection) {
         let ino = Ino(request.ino() & INO_MASK);
         match operation {
-            Inspection::Query(query) => query_within(fs, place, request, query),
+            Inspection::Query(query) => self.query_within(fs, place, request, query),
             Inspection::Open { flags } => {
                 let read_only = flags & libc::O_ACCMODE.cast_unsigned() == libc::O_RDONLY.cast_unsigned();
                 if !read_only || flags & libc::O_TRUNC.cast_unsigned() != 0 {
@@ -94,6 +88,28 @@ impl SnapshotTree {
             Inspection::ReadDir { offset, size, plus } => list(fs, place, request, (offset, size), plus),
             Inspection::StatFs => answer(request, fs.statfs(), statfs_out),
             Inspection::Refused => request.error(Errno::ROFS),
+        }
+    }
+
+    /// Answers a query, with node ids of this mount.
+    fn query_within(&self, fs: &Fs, place: u16, request: Request, query: Query) {
+        let ino = Ino(request.ino() & INO_MASK);
+        let attributes =
+            || fs.getattr(ino).and_then(|attr| Ok(Attr { ino: translated_ino(place, ino)?, ..attr }));
+        match query {
+            Query::Lookup { name } => {
+                let found =
+                    fs.lookup(ino, request.argument(name)).and_then(|entry| translated(place, &entry));
+                match found.and_then(|entry| self.refer(place).map(|()| entry)) {
+                    Err(FsError::NotFound) => request.answer(&no_entry()),
+                    found => answer(request, found, entry_out),
+                }
+            }
+            Query::Attributes => answer(request, attributes(), attr_out),
+            Query::StatX { .. } => answer(request, attributes(), statx_out),
+            Query::ReadLink | Query::GetXattr { .. } | Query::ListXattr { .. } | Query::Seek { .. } => {
+                answer_query(fs, ino, request, query);
+            }
         }
     }
 
@@ -144,7 +160,8 @@ impl SnapshotTree {
             SNAPSHOTS => {
                 let number = self.snapshots.find(name).ok_or(FsError::NotFound)?;
                 let (place, fs) = self.enter(number)?;
-                let entry = translated(place, &fs.lookup(Ino::ROOT, b".")?)?;
+                let entry = fs.lookup(Ino::ROOT, b".").and_then(|entry| translated(place, &entry));
+                let entry = entry.inspect_err(|_| self.forgotten(place, 1))?;
                 Ok(p::EntryOut { entry_valid: NAME_VALID_SECS, ..entry_out(&entry) })
             }
             HIDDEN if name == SNAPSHOT_DIR.as_bytes() => Ok(of(SNAPSHOTS)),
@@ -206,26 +223,6 @@ fn translated_ino(place: u16, ino: Ino) -> Result<Ino, FsError> {
         Ok(Ino(node_id(place, ino.0)))
     } else {
         Err(FsError::Unsupported("so large an inode number"))
-    }
-}
-
-/// Answers a query, with node ids of this mount.
-fn query_within(fs: &Fs, place: u16, request: Request, query: Query) {
-    let ino = Ino(request.ino() & INO_MASK);
-    let attributes =
-        || fs.getattr(ino).and_then(|attr| Ok(Attr { ino: translated_ino(place, ino)?, ..attr }));
-    match query {
-        Query::Lookup { name } => {
-            match fs.lookup(ino, request.argument(name)).and_then(|entry| translated(place, &entry)) {
-                Err(FsError::NotFound) => request.answer(&no_entry()),
-                found => answer(request, found, entry_out),
-            }
-        }
-        Query::Attributes => answer(request, attributes(), attr_out),
-        Query::StatX { .. } => answer(request, attributes(), statx_out),
-        Query::ReadLink | Query::GetXattr { .. } | Query::ListXattr { .. } | Query::Seek { .. } => {
-            answer_query(fs, ino, request, query);
-        }
     }
 }
 

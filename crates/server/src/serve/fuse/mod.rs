@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use pagefold_fs::Fs;
 use pagefold_fuse::{
-    Agreement, Dispatch, Handler, Held, MountError, Mounter, Session, SnapshotTree, Unmount, WithSnapshots,
+    Agreement, Dispatch, Handler, Held, KnownSnapshot, MountError, Mounter, Session, SnapshotTree, Unmount,
+    WithSnapshots,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use self::snapdir::SnapshotsOf;
 use super::export::{Export, ExportSource, ExportState, FrontEnd, MountRequest, StopMode, VersionFile};
+use super::looked_into::LookedInto;
 use crate::failure::{Context, Result};
 use crate::mounter::{MounterClient, TakeoverMounter};
 use crate::mountopts::MountOptions;
@@ -52,9 +54,15 @@ impl FuseFrontEnd {
             pool: Arc::clone(&source.pool),
             id: source.id,
             dataset_lock: Arc::clone(&source.dataset_lock),
-            note_snapshots: Arc::clone(&source.note_snapshots),
+            note_snapshot: Arc::clone(&source.note_snapshot),
         };
-        let tree = Arc::new(SnapshotTree::resume(Box::new(snapshots), source.looked_into.clone()));
+        let known = |known: &LookedInto| KnownSnapshot {
+            place: known.place,
+            number: known.snapshot,
+            references: known.references,
+        };
+        let known: Vec<KnownSnapshot> = source.looked_into.iter().map(known).collect();
+        let tree = Arc::new(SnapshotTree::resume(Box::new(snapshots), &known));
         let live = match &source.journal {
             Some(journal) => Dispatch::with_journal(Arc::clone(&fs), Arc::clone(journal), source.connection),
             None => Dispatch::new(Arc::clone(&fs)),

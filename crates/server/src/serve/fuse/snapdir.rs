@@ -5,10 +5,11 @@ use std::sync::Arc;
 use pagefold_engine::Error;
 use pagefold_engine::pool::Pool;
 use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
-use pagefold_fuse::Snapshots;
+use pagefold_fuse::{KnownSnapshot, Snapshots};
 use parking_lot::RwLock;
 
-use super::super::export::NoteSnapshots;
+use super::super::export::NoteSnapshot;
+use super::super::looked_into::LookedInto;
 use crate::incomplete;
 
 /// The snapshots of one dataset.
@@ -17,8 +18,8 @@ pub(super) struct SnapshotsOf {
     pub(super) id: u64,
     /// Lock that is held for writing while snapshots are destroyed.
     pub(super) dataset_lock: Arc<RwLock<()>>,
-    /// Notes the snapshots that were looked into.
-    pub(super) note_snapshots: NoteSnapshots,
+    /// Notes what the kernel knows of snapshots.
+    pub(super) note_snapshot: NoteSnapshot,
 }
 
 impl Snapshots for SnapshotsOf {
@@ -48,7 +49,15 @@ impl Snapshots for SnapshotsOf {
         Ok(())
     }
 
-    fn entered(&self, numbers: &[u64]) {
-        (self.note_snapshots)(numbers);
+    fn note(&self, known: KnownSnapshot) -> Result<(), FsError> {
+        let KnownSnapshot { place, number, references } = known;
+        (self.note_snapshot)(LookedInto { place, snapshot: number, references }).map_err(|failure| {
+            tracing::error!(
+                failure = failure.what(),
+                number,
+                "cannot note what the kernel knows of a snapshot"
+            );
+            FsError::Engine(Error::Failed(failure.what().to_owned()))
+        })
     }
 }
