@@ -141,7 +141,7 @@ fn pages_that_were_written_in_no_order_are_coded_again_segment_by_segment() {
     assert_sound(&pool);
 }
 
-/// What cannot be read is passed over, as what is damaged: a database that nobody asked to be coded again goes on.
+/// A segment that cannot be read is passed over, as one that is damaged: a database that nobody asked to be coded again goes on.
 #[test]
 fn a_read_error_ends_neither_the_coding_again_nor_the_pool() {
     let (device, pool, pages) = before_the_model();
