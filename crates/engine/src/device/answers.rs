@@ -32,7 +32,7 @@ use super::lock::LockedFile;
 use super::stats::{Began, now_ns};
 
 /// Time that a thread waits before it looks at what has become of the device, in nanoseconds.
-const SLICE_NS: u64 = 250_000_000;
+pub(super) const SLICE_NS: u64 = 250_000_000;
 
 /// One who knows the other devices of a group.
 pub(super) trait Judge: Send + Sync {
@@ -219,7 +219,8 @@ impl Answers {
     }
 }
 
-fn given_up() -> io::Error {
+/// Returns the error of a request whose device was given up.
+pub(super) fn given_up() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "it has not answered for too long (property devicewait)")
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answers::{Answers, given_up};
 use super::member::{LateTurn, ReadUnderWay};
 use super::missing::NoDevice;
 use super::{AlignedBuf, Device};
@@ -230,20 +231,34 @@ impl PlannedRead {
     /// # Errors
     /// Those of [`Device::read`].
     pub(super) fn ended(&mut self, result: i32) -> Result<()> {
-        let (offset, len_bytes) = (self.request.0, self.request.1.len() as u64);
-        match read_whole(result, len_bytes) {
+        match read_whole(result, self.request.1.len() as u64) {
             Ok(()) => {
                 self.count();
                 Ok(())
             }
             Err(_) if is_not_made(result) => self.read(),
             Err(source) => {
-                let device = self.device.path().to_path_buf();
-                let error = Error::Io { op: "read", device, offset, len_bytes, source };
+                let error = self.error(source);
                 self.turn.fail(&error);
                 Err(error)
             }
         }
+    }
+
+    fn error(&self, source: io::Error) -> Error {
+        let (offset, len_bytes) = (self.request.0, self.request.1.len() as u64);
+        Error::Io { op: "read", device: self.device.path().to_path_buf(), offset, len_bytes, source }
+    }
+
+    /// Returns the error with which a read ends that the kernel makes, if its device is not waited for any more: it was
+    /// given up (S2 of [`super::answers`]), or left out.
+    pub(super) fn not_waited_for(&self) -> Option<Error> {
+        if self.device.answers().is_some_and(Answers::is_given_up) {
+            return Some(self.error(given_up()));
+        }
+        let is_left_out = self.turn.member().readable().is_none();
+        let source = || io::Error::new(io::ErrorKind::TimedOut, "it was left out before it has answered");
+        is_left_out.then(|| self.error(source()))
     }
 
     /// Returns the time from its planning on after which the read is overdue; `None` if nobody else can be asked.

@@ -9,6 +9,9 @@
 //!   ([`super::late`]). So a thread may end at any time.
 //! - O3: a read that nobody waits for does not keep its device open. The kernel has the file until then.
 //!
+//! While nobody else can be asked, a device is waited for until it answers, or is given up or left out because of other
+//! requests (S2 of [`super::answers`]): it may be the only one that has the bytes.
+//!
 //! Where the kernel has no io_uring, or refuses it, reads are made as those of other devices, and nothing is sent twice.
 
 use std::cell::Cell;
@@ -16,6 +19,7 @@ use std::io;
 
 use smallvec::SmallVec;
 
+use super::answers::SLICE_NS;
 use super::devices::Devices;
 use super::late::{self, Rings};
 use super::planned::{PlannedRead, Span};
@@ -122,9 +126,12 @@ impl<'a> Round<'a> {
         let mut rest_ns = Some(first_rest_ns);
         while self.unanswered > 0 {
             let want = if self.is_hedged { 1 } else { self.unanswered };
-            self.ring.wait(want, rest_ns)?;
+            let is_over = self.ring.wait(want, rest_ns.unwrap_or(SLICE_NS))?;
             while let Some((plan, of, result)) = self.ring.ended() {
                 self.arrived(plan, of, result);
+            }
+            if is_over && rest_ns.is_none() {
+                self.give_up();
             }
             if self.unanswered > 0 {
                 rest_ns = self.hedge_overdue();
@@ -149,6 +156,21 @@ impl<'a> Round<'a> {
             }
         };
         self.unanswered -= 1;
+    }
+
+    /// Leaves alone the reads of devices that are not waited for any more.
+    fn give_up(&mut self) {
+        let Self { ring, reads, unanswered, .. } = self;
+        ring.leave(|plan, of| {
+            let read = reads.get_mut(of).filter(|read| read.answer.is_none());
+            let Some((read, error)) = read.zip(plan.not_waited_for()) else { return false };
+            read.under_way -= 1;
+            if read.under_way == 0 {
+                read.answer = Some(Err((plan.number(), error)));
+                *unanswered -= 1;
+            }
+            true
+        });
     }
 
     /// Sends what is overdue to another member each. Returns the time until the next one is overdue; `None` if none will

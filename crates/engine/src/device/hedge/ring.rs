@@ -72,12 +72,12 @@ impl HedgeRing {
     }
 
     /// Begins the reads that were pushed, and waits until `want` reads have ended, or so many nanoseconds have passed,
-    /// or something else has woken the thread.
+    /// or something else has woken the thread. Returns true if the time has passed.
     ///
     /// # Errors
     /// Those of the kernel; then it is not known which reads have begun.
-    pub(super) fn wait(&mut self, want: usize, rest_ns: Option<u64>) -> io::Result<()> {
-        late::wait(&self.ring, want, rest_ns).map(|_| ())
+    pub(super) fn wait(&mut self, want: usize, rest_ns: u64) -> io::Result<bool> {
+        late::wait(&self.ring, want, Some(rest_ns))
     }
 
     /// Takes a read that somebody waits for and that has ended, with what it is for, and what the kernel says of it.
@@ -96,12 +96,18 @@ impl HedgeRing {
 
     /// Leaves alone what somebody has waited for, and has got elsewhere.
     pub(super) fn leave_all(&mut self) {
+        self.leave(|plan, _| {
+            plan.is_lost();
+            true
+        });
+    }
+
+    /// Leaves alone those reads that somebody waits for of which `is_left` returns true. It gets what they are for, too.
+    pub(super) fn leave(&mut self, mut is_left: impl FnMut(&PlannedRead, usize) -> bool) {
         for slot in &mut self.reads {
+            let is_left = matches!(slot, Some(InKernel::Awaited(plan, of)) if is_left(plan, *of));
             *slot = match slot.take() {
-                Some(InKernel::Awaited(plan, _)) => {
-                    plan.is_lost();
-                    Some(InKernel::Late(plan.leave()))
-                }
+                Some(InKernel::Awaited(plan, _)) if is_left => Some(InKernel::Late(plan.leave())),
                 other => other,
             };
         }

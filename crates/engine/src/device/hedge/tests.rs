@@ -273,6 +273,22 @@ fn the_third_member_is_asked_when_the_second_one_has_failed() {
 }
 
 #[test]
+fn a_member_that_hangs_is_waited_for_until_it_is_left_out_if_nobody_else_can_be_asked() {
+    let (all, devices) = fresh(2);
+    all.iter().for_each(|one| one.hang(true));
+    all[1].fail();
+    let asked = devices.clone();
+    // No scope: if the first one is waited for, this thread never ends.
+    let reader = thread::spawn(move || asked.read(span(9), |_, from| Ok(from.number)));
+    until(|| all[0].reads().0 == 1 && all[1].reads().2 == 1);
+    assert!(!reader.is_finished(), "it may be the only one that has the block");
+    assert!(devices.take_offline(0));
+    until(|| reader.is_finished());
+    assert!(matches!(reader.join().unwrap(), Err(Error::Io { .. })));
+    assert_eq!(all[0].hedges(), (1, 0), "nobody else has answered");
+}
+
+#[test]
 fn of_many_reads_at_once_those_that_hang_are_sent_again() {
     let (all, devices) = fresh(2);
     all[1].hang(true);
