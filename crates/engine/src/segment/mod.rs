@@ -28,6 +28,7 @@ mod entries;
 mod entry;
 mod fetch;
 mod found;
+mod kept;
 mod occupancy;
 mod page;
 mod piece;
