@@ -63,6 +63,8 @@ fn what_was_promised_is_told_warned_of_and_survives_the_physical_limit() {
     fs::write(mnt.join("first"), noise(24 * MIB)).unwrap();
     sandbox.ok(&["sync", "tank"]);
     wait_until(|| sandbox.ok(&["events", "tank"]).contains("the pool promises "));
+    // A part of it was stored when that was told.
+    wait_until(|| sandbox.ok(&["status", "tank"]).contains("pagefold set logicalcapacity=1.0x tank"));
     let told = sandbox.ok(&["status", "tank"]);
     assert!(told.contains("thin: logicalcapacity=2x tells ") && told.contains("this pool holds "), "{told}");
     assert!(
