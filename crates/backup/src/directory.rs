@@ -366,12 +366,14 @@ mod tests {
         // A folder has the name.
         std::fs::create_dir_all(folder.path().join("packs/two/three")).unwrap();
         put_directly(&folder.path().join("packs/two"), &PutPayload::from_static(b"x")).unwrap_err();
-        let mut names: Vec<_> = std::fs::read_dir(folder.path().join("packs"))
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
+        assert_eq!(names_in(&folder.path().join("packs")), ["one", "two"]);
+    }
+
+    fn names_in(folder: &FilePath) -> Vec<std::ffi::OsString> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
-        assert_eq!(names, ["one", "two"]);
+        names
     }
 
     #[test]
@@ -388,12 +390,7 @@ mod tests {
         std::fs::create_dir_all(folder.path().join("packs/two/three")).unwrap();
         std::fs::write(folder.path().join("packs/two#1"), "a part of it").unwrap();
         put_directly(&folder.path().join("packs/two"), &PutPayload::from_static(b"x")).unwrap_err();
-        let mut names: Vec<_> = std::fs::read_dir(folder.path().join("packs"))
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
-        names.sort();
-        assert_eq!(names, ["one", "one#1", "two", "two#1"]);
+        assert_eq!(names_in(&folder.path().join("packs")), ["one", "one#1", "two", "two#1"]);
     }
 
     #[test]

@@ -332,6 +332,10 @@ fn a_dataset_is_one_file_system_at_all_its_places() {
     sandbox.ok(&["unmount", "tank"]);
 }
 
+fn writable(dir: &Path) -> bool {
+    fs::write(dir.join("file"), "x").is_ok()
+}
+
 #[test]
 fn one_place_of_several_becomes_read_only_alone() {
     if !can_mount() {
@@ -339,7 +343,6 @@ fn one_place_of_several_becomes_read_only_alone() {
     }
     let sandbox = with_pools(&["tank"]);
     let (one, two) = (sandbox.dir("one"), sandbox.dir("two"));
-    let writable = |dir: &Path| fs::write(dir.join("file"), "x").is_ok();
     sandbox.ok(&["mount", "-o", "takeover=off", "tank", "one"]);
     sandbox.ok(&["mount", "tank", "two"]);
     let told = sandbox.run(&["mount", "-o", "remount,ro,noexec,sync=always", "./two"]);
@@ -369,7 +372,6 @@ fn the_ro_of_a_place_is_nobody_elses_and_goes_by_words_alone() {
     }
     let sandbox = with_pools(&["tank"]);
     let (one, two) = (sandbox.dir("one"), sandbox.dir("two"));
-    let writable = |dir: &Path| fs::write(dir.join("file"), "x").is_ok();
     sandbox.ok(&["mount", "-o", "takeover=off", "tank", "one"]);
     sandbox.ok(&["mount", "-o", "ro", "tank", "two"]);
     // Words other than ro and rw, with a file open for writing and without.
@@ -420,7 +422,6 @@ fn a_place_that_was_mounted_with_ro_stays_so_while_another_becomes_writable() {
     sandbox.ok(&["dataset", "create", "tank/db"]);
     sandbox.dir("mnt");
     let (one, two) = (sandbox.dir("one"), sandbox.dir("two"));
-    let writable = |dir: &Path| fs::write(dir.join("file"), "x").is_ok();
     sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     sandbox.ok(&["mount", "-o", "ro", "tank/db", "one"]);
     sandbox.ok(&["mount", "-o", "ro", "tank/db", "two"]);

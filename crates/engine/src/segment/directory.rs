@@ -98,6 +98,11 @@ impl StoredDirectory {
 }
 
 impl Directory {
+    /// Creates an empty directory, with memory for so many entries.
+    pub(super) fn with_capacity(entries: usize) -> Self {
+        Self { entries: Vec::with_capacity(entries) }
+    }
+
     /// Adds an entry. Its slot must be above all others.
     pub fn push(&mut self, entry: DirEntry) {
         debug_assert!(self.entries.last().is_none_or(|last| last.slot < entry.slot));

@@ -21,19 +21,28 @@ const DEAD_SHARE: u64 = 8;
 
 impl Segments {
     /// Puts the leaves of a directory that was just written into the cache, with all entries.
-    pub(super) fn keep_written(&self, id: u64, extent: Extent, dir: DirRef, directory: &Directory) {
-        for (number, entries) in directory.leaves() {
-            let key = PieceKey::leaf(id, extent, dir, number * LEAF_SLOTS);
-            self.directories.insert(key, Piece::Leaf(Arc::new(entries.into())));
-        }
+    pub(super) fn keep_written(&self, id: u64, place: (Extent, DirRef), directory: &Directory) {
+        self.keep_leaves(id, place, directory, &|_| None);
     }
 
     /// Puts the leaves of a directory that was read for `asked` into the cache.
-    pub(super) fn keep_read(&self, asked: Addr, extent: Extent, dir: DirRef, directory: &Directory) {
+    pub(super) fn keep_read(&self, asked: Addr, place: (Extent, DirRef), directory: &Directory) {
+        let id = asked.segment();
+        self.keep_leaves(id, place, directory, &|leaf| self.without_dead(id, leaf, Some(asked.slot())));
+    }
+
+    /// Puts the leaves of a directory into the cache, each as `smaller` makes it, or with all entries.
+    fn keep_leaves(
+        &self,
+        id: u64,
+        (extent, dir): (Extent, DirRef),
+        directory: &Directory,
+        smaller: &dyn Fn(&[DirEntry]) -> Option<Directory>,
+    ) {
         for (number, entries) in directory.leaves() {
-            let key = PieceKey::leaf(asked.segment(), extent, dir, number * LEAF_SLOTS);
-            let kept = self.without_dead(asked.segment(), entries, Some(asked.slot()));
-            self.directories.insert(key, Piece::Leaf(Arc::new(kept.unwrap_or_else(|| entries.into()))));
+            let leaf = smaller(entries).unwrap_or_else(|| entries.into());
+            let key = PieceKey::leaf(id, extent, dir, number * LEAF_SLOTS);
+            self.directories.insert(key, Piece::Leaf(Arc::new(leaf)));
         }
     }
 
@@ -75,9 +84,9 @@ impl Segments {
         if count * 4 > entries.len() * LIVE_QUARTERS {
             return None;
         }
-        let mut kept = Vec::with_capacity(count);
-        kept.extend(entries.iter().filter(stays));
-        Some(kept.as_slice().into())
+        let mut kept = Directory::with_capacity(count);
+        entries.iter().filter(stays).for_each(|entry| kept.push(*entry));
+        Some(kept)
     }
 }
 

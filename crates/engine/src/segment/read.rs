@@ -303,7 +303,7 @@ impl Segments {
             let Some(leaf) = self.index(stored)?.leaf(addr.slot()) else { return Ok(None) };
             stored.read(leaf.start(dir), leaf.len_bytes, |bytes| leaf.read(bytes, extent.len_bytes))?
         };
-        self.keep_read(addr, extent, dir, &read);
+        self.keep_read(addr, (extent, dir), &read);
         Ok(read.get(addr.slot()))
     }
 

@@ -200,7 +200,7 @@ impl Segments {
         })?;
         let (extent, directory) = closed.ok_or_else(|| no_segment(id))?;
         if let Some(directory) = directory {
-            self.keep_written(id, extent, dir, &directory);
+            self.keep_written(id, (extent, dir), &directory);
         }
         Ok(())
     }

@@ -348,15 +348,21 @@ fn a_full_pool_lets_punch() {
     }
 }
 
+/// Opens the pool of a new device with a journal, and makes a file system there.
+fn fresh_with_journal(device: &Arc<SimDevice>) -> (Arc<Journal>, Arc<Pool>) {
+    let journal = Arc::new(Journal::create().unwrap());
+    let options = OpenOptions { journal: Some(Arc::clone(&journal)), ..OpenOptions::default() };
+    let pool = Pool::open_on(vec![Arc::clone(device) as Arc<dyn Device>], &options).unwrap();
+    Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
+    (journal, pool)
+}
+
 /// Freeing that makes room for ranges does not count as the request itself: a server that goes on after this one
 /// carries the request out.
 #[test]
 fn a_request_that_had_to_free_first_is_yet_to_be_carried_out() {
     let device = device();
-    let journal = Arc::new(Journal::create().unwrap());
-    let options = OpenOptions { journal: Some(Arc::clone(&journal)), ..OpenOptions::default() };
-    let pool = Pool::open_on(vec![Arc::clone(&device) as Arc<dyn Device>], &options).unwrap();
-    Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
+    let (journal, pool) = fresh_with_journal(&device);
     let fs = mount_for_steps(pool.dataset());
     let f = fs.create(Ino::ROOT, b"f", 0o644, OpenFlags::default(), &USER).unwrap().ino;
     fs.write(f, 0, &[7; 1 << 20], WriteFlags::default()).unwrap();
@@ -388,10 +394,7 @@ fn a_request_that_had_to_free_first_is_yet_to_be_carried_out() {
 #[test]
 fn access_times_leave_the_result_of_a_request_alone() {
     let device = device();
-    let journal = Arc::new(Journal::create().unwrap());
-    let options = OpenOptions { journal: Some(Arc::clone(&journal)), ..OpenOptions::default() };
-    let pool = Pool::open_on(vec![Arc::clone(&device) as Arc<dyn Device>], &options).unwrap();
-    Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
+    let (journal, pool) = fresh_with_journal(&device);
     let fs = mount(pool.dataset());
     let create = |name: &[u8]| fs.create(Ino::ROOT, name, 0o644, OpenFlags::default(), &USER).unwrap().ino;
     let (from, to) = (create(b"from"), create(b"to"));
