@@ -180,6 +180,10 @@ impl<'a> Round<'a> {
         let mut next_ns = u64::MAX;
         for of in 0..self.reads.len() {
             let Some(read) = self.reads.get_mut(of).filter(|read| read.answer.is_none()) else { continue };
+            if read.due_ns <= now && self.ring.is_full() {
+                // Reads that hang have all room. It is sent when one of them has ended, or was given up.
+                continue;
+            }
             if read.due_ns <= now {
                 Self::hedge(self.devices, &mut self.ring, read, of);
                 self.is_hedged = true;
@@ -191,9 +195,6 @@ impl<'a> Round<'a> {
 
     fn hedge(devices: &Devices, ring: &mut HedgeRing, read: &mut HedgedRead, of: usize) {
         read.due_ns = u64::MAX;
-        if ring.under_way() >= READS_MAX {
-            return;
-        }
         let Ok(Some(mut other)) = devices.plan_without(read.span, &read.tried) else { return };
         if other.file().is_none() {
             return;

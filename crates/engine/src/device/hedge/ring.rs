@@ -11,8 +11,10 @@ use io_uring::{IoUring, opcode, types};
 use crate::device::late::{self, LateRing};
 use crate::device::{LateRead, PlannedRead};
 
-/// Largest number of reads under way, and number of entries of the ring.
+/// Largest number of reads that are made at once.
 pub(super) const READS_MAX: usize = 64;
+/// Number of entries of the ring: all of those reads can hang, and be sent to another member each.
+const ENTRIES: usize = 2 * READS_MAX;
 
 /// A read that the kernel makes.
 enum InKernel {
@@ -33,13 +35,18 @@ impl HedgeRing {
     /// # Errors
     /// Those of the kernel, which may not have io_uring, or not be able to wait for a time (before Linux 5.11).
     pub(super) fn open() -> io::Result<Self> {
-        let ring = late::open_ring(READS_MAX as u32)?;
-        Ok(Self { ring, reads: (0..READS_MAX).map(|_| None).collect(), under_way: 0 })
+        let ring = late::open_ring(ENTRIES as u32)?;
+        Ok(Self { ring, reads: (0..ENTRIES).map(|_| None).collect(), under_way: 0 })
     }
 
     /// Returns the number of reads that have not ended.
     pub(super) fn under_way(&self) -> usize {
         self.under_way
+    }
+
+    /// Returns true if no other read can be prepared until one has ended.
+    pub(super) fn is_full(&self) -> bool {
+        self.under_way == self.reads.len()
     }
 
     /// Prepares a read, and returns its place in the ring; returns the plan if there is no room for it.

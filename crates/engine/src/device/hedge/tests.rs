@@ -10,7 +10,7 @@ use std::thread;
 use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
 
-use super::ring::HedgeRing;
+use super::ring::{HedgeRing, READS_MAX};
 use crate::device::tests::until;
 use crate::device::{AlignedBuf, Device, DeviceStats, Devices, HedgeCounts, IoClass, IoKind, ReadFrom, Span};
 use crate::limits::BLOCK_BYTES;
@@ -302,6 +302,21 @@ fn of_many_reads_at_once_those_that_hang_are_sent_again() {
     assert_eq!(all[0].reads(), (0, 32, 0));
     (0..16).for_each(|_| all[1].answer(&block(0)));
     until(|| all[1].reads() == (0, 16, 0));
+}
+
+#[test]
+fn if_one_member_hangs_with_all_reads_that_are_made_at_once_the_other_answers_them() {
+    let (all, devices) = fresh(2);
+    all[0].hang(true);
+    let only_first = devices.copy_first(0);
+    let plans: Vec<_> = (0..READS_MAX as u64).map(|at| only_first.plan(span(at)).unwrap()).collect();
+    assert!(plans.iter().all(|plan| plan.number() == 0));
+    let read = devices.carry_out(plans).unwrap();
+    for (at, plan) in (0..).zip(&read) {
+        assert_eq!(plan.verified(|bytes, from| Ok((bytes == block(at), from.number))).unwrap(), (true, 1));
+    }
+    (0..READS_MAX).for_each(|_| all[0].answer(&block(0)));
+    until(|| all[0].reads() == (0, READS_MAX as u64, 0));
 }
 
 #[test]
