@@ -93,12 +93,34 @@ impl DeviceFile {
     }
 }
 
-/// Devices that owe answers to requests that were left alone, one for each such request.
-static OWED: Mutex<Vec<DeviceFile>> = Mutex::new(Vec::new());
+/// Something to be done once a device has answered all requests.
+type Then = Box<dyn FnOnce() + Send>;
+
+/// Answers that are owed to this process.
+struct Owing {
+    /// The devices, one for each request that was left alone.
+    devices: Vec<DeviceFile>,
+    waiting: Vec<(DeviceFile, Then)>,
+}
+
+static OWED: Mutex<Owing> = Mutex::new(Owing { devices: Vec::new(), waiting: Vec::new() });
 
 /// Returns true if this process has left alone a request of a device that was not answered yet.
 pub(crate) fn owes(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|meta| OWED.lock().contains(&DeviceFile::of(&meta)))
+    std::fs::metadata(path).is_ok_and(|meta| OWED.lock().devices.contains(&DeviceFile::of(&meta)))
+}
+
+/// Calls `then` once the device has answered all requests that this process has left alone: at once if there are none, or on
+/// another thread.
+pub(crate) fn when_answered(path: &Path, then: Then) {
+    let device = std::fs::metadata(path).ok().map(|meta| DeviceFile::of(&meta));
+    let mut owed = OWED.lock();
+    if let Some(device) = device.filter(|device| owed.devices.contains(device)) {
+        owed.waiting.push((device, then));
+        return;
+    }
+    drop(owed);
+    then();
 }
 
 /// An answer that a device owes. It has come when this is dropped.
@@ -110,7 +132,7 @@ struct Owed {
 impl Owed {
     fn by(file: &LockedFile, path: &Path) -> Self {
         let device = file.metadata().ok().map(|meta| DeviceFile::of(&meta));
-        OWED.lock().extend(device);
+        OWED.lock().devices.extend(device);
         Self { device, path: path.to_path_buf() }
     }
 }
@@ -119,14 +141,16 @@ impl Drop for Owed {
     fn drop(&mut self) {
         let Some(device) = self.device else { return };
         let mut owed = OWED.lock();
-        if let Some(at) = owed.iter().position(|other| *other == device) {
-            owed.swap_remove(at);
+        if let Some(at) = owed.devices.iter().position(|other| *other == device) {
+            owed.devices.swap_remove(at);
         }
-        let is_last = !owed.contains(&device);
+        if owed.devices.contains(&device) {
+            return;
+        }
+        let told: Vec<_> = owed.waiting.extract_if(.., |(of, _)| *of == device).collect();
         drop(owed);
-        if is_last {
-            tracing::info!(device = %self.path.display(), "it has answered the requests that nobody waited for");
-        }
+        tracing::info!(device = %self.path.display(), "it has answered the requests that nobody waited for");
+        told.into_iter().for_each(|(_, then)| then());
     }
 }
 

@@ -77,7 +77,7 @@ mod tests;
 mod writes;
 
 pub use answers::Answers;
-pub(crate) use answers::owes;
+pub(crate) use answers::{owes, when_answered};
 pub use buffer::AlignedBuf;
 pub(crate) use buffer::{free_idle, kept_bytes};
 pub use class::{IoClass, IoKind};

@@ -17,7 +17,7 @@ use super::identity::Member;
 use super::label::Label;
 use super::mirror_plans::unknown;
 use super::roster::Joining;
-use crate::device::{ALL, Device, MemberState, OneDevice, REGION_BYTES, owes};
+use crate::device::{ALL, Device, MemberState, OneDevice, REGION_BYTES, owes, when_answered};
 use crate::limits::{CHUNK_BYTES, RESERVED_BYTES};
 use crate::space::Chunk;
 use crate::{Error, Result};
@@ -61,7 +61,7 @@ pub(super) fn elapsed_ns(begun: Instant) -> u64 {
 }
 
 /// See [`Pool::on_leave`].
-pub(super) type LeaveHook = Box<dyn Fn(&Path) + Send + Sync>;
+pub(super) type LeaveHook = Arc<dyn Fn(&Path) + Send + Sync>;
 
 impl Pool {
     /// Returns the state of the last filling of a device.
@@ -208,10 +208,12 @@ impl Pool {
         self.part_with(device)
     }
 
-    /// Tells of a device that has left the pool ([`Pool::on_leave`]).
+    /// Tells of a device that has left the pool ([`Pool::on_leave`]), once it owes no answer: what it writes late would
+    /// replace what somebody else writes to it.
     pub(super) fn tell_of_leave(&self, path: &Path) {
-        if let Some(hook) = self.on_leave.get() {
-            hook(path);
+        if let Some(hook) = self.on_leave.get().map(Arc::clone) {
+            let left = path.to_path_buf();
+            when_answered(path, Box::new(move || hook(&left)));
         }
     }
 
@@ -219,7 +221,7 @@ impl Pool {
     /// not in use any more. The first hook stays.
     pub fn on_leave(&self, hook: impl Fn(&Path) + Send + Sync + 'static) {
         // A second one would be a mistake of the caller's, and changes nothing.
-        let _ = self.on_leave.set(Box::new(hook));
+        let _ = self.on_leave.set(Arc::new(hook));
     }
 
     /// Stops reading and writing a device, until it is taken online again.

@@ -91,6 +91,38 @@ fn of_a_device_that_is_given_up_all_requests_fail_and_the_memory_of_a_read_stays
 }
 
 #[test]
+fn who_waits_for_the_last_late_answer_is_told_of_it_once() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (file, path) = stuck(reader);
+    let told = Arc::new(AtomicU32::new(0));
+    let tell = || {
+        let told = Arc::clone(&told);
+        when_answered(
+            &path,
+            Box::new(move || {
+                told.fetch_add(1, SeqCst);
+            }),
+        );
+    };
+    tell();
+    assert_eq!(told.load(SeqCst), 1, "nothing is owed");
+    for _ in 0..2 {
+        let (answers, _judge) = answers_of(1);
+        let mut buf = AlignedBuf::zeroed(BLOCK_BYTES);
+        answers.ask(&file, &path, Request::Read { buf: &mut buf, at: 0, offset: 0 }).unwrap_err();
+    }
+    tell();
+    let device = DeviceFile::of(&std::fs::metadata(&path).unwrap());
+    let owed_by_it = || OWED.lock().devices.iter().filter(|other| **other == device).count();
+    writer.write_all(&[9; BLOCK_BYTES]).unwrap();
+    until(|| owed_by_it() == 1);
+    assert_eq!(told.load(SeqCst), 1, "one answer is owed still");
+    writer.write_all(&[9; BLOCK_BYTES]).unwrap();
+    until(|| told.load(SeqCst) == 2);
+    assert!(!owes(&path));
+}
+
+#[test]
 fn a_write_that_is_left_alone_writes_what_it_was_given() {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     writer.write_all(&[0; PIPE_BYTES]).unwrap();
