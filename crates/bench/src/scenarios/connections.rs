@@ -21,6 +21,9 @@ const MEMORIES: u64 = 2;
 const TIMES: u64 = 4;
 /// Length of a measurement as a divisor of those of the other scenarios.
 const SHORTER: u64 = 2;
+/// Time to warm up as a multiple of a measurement. Within a measurement, at 3,000 reads/s, no system fills its caches: all
+/// would be as fast as one that has none. So it warms up without the throttle.
+const WARM: u64 = 3;
 
 const fn rate(name: &'static str) -> Metric {
     Metric { name, unit: "transactions/s" }
@@ -110,17 +113,18 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     limit.set(memory)?;
     in_turn(bench.scale().repetitions, &mut contenders, |one| {
         let points = if one.setup.curve { &CONNECTIONS[..] } else { &CONNECTIONS[3..] };
-        points.iter().try_for_each(|&point| measure(bench, profile, section, one, &limit, bytes, point))
+        measure(bench, profile, section, one, &limit, bytes, points)
     })?;
     drop(contenders);
     let settings = settings(memory, &SETUPS[0]);
+    let seconds = bench.scale().oltp_seconds / SHORTER;
     section.note(format!(
-        "{OLTP_TABLES} tables of {} rows, {} s each, uniform. Memory limit of the database server and Pagefold's server together: {} MiB; Pagefold's \
-         caches follow the memory that is free (cache=auto). Each measurement starts cold and after a checkpoint. Settings: {}; full_page_writes=off where the name says \
-         pagefold alone.",
+        "{OLTP_TABLES} tables of {} rows, {seconds} s each, uniform. Memory limit of the database server and Pagefold's server together: {} MiB; Pagefold's \
+         caches follow the memory that is free (cache=auto). Each server starts cold, warms up for {} s with 64 connections and no throttle, makes a checkpoint, and is \
+         measured with 8 to 64 connections. Settings: {}; full_page_writes=off where the name says pagefold alone.",
         oltp_rows(bytes),
-        bench.scale().oltp_seconds / SHORTER,
         memory >> 20,
+        seconds * WARM,
         describe(&settings)
     ));
     section.curve(Curve {
@@ -169,7 +173,7 @@ fn volume(bench: &Bench, setup: &Setup, cluster: &Path, bytes: u64, options: &Op
     Ok(volume)
 }
 
-/// Makes one measurement after a cold start.
+/// Measures a setup with each number of connections, after a cold start and a time to warm up.
 fn measure(
     bench: &Bench,
     profile: Profile,
@@ -177,18 +181,24 @@ fn measure(
     one: &mut Contender,
     limit: &Limit,
     bytes: u64,
-    (threads, metric): (u32, Metric),
+    points: &[(u32, Metric)],
 ) -> Result<()> {
+    bench.progress(&format!("{}: warming up", one.setup.label));
     drop_caches()?;
     one.volume.mount()?;
-    let throttled = bench.profile(profile, &one.volume)?;
     let settings = settings(bytes / TIMES, &one.setup);
     let server = bench.postgres()?.start(&one.volume.path().join("pg"), &settings, Some(limit))?;
-    server.sql("postgres", "CHECKPOINT")?;
-    let load = oltp_load(oltp_rows(bytes), threads, bench.scale().oltp_seconds / SHORTER);
     let connection = server.connection();
-    section.add(profile, metric, one.setup.label, load.run(&connection)?);
-    section.command(shown(&load.command(&connection, "run")));
+    let seconds = bench.scale().oltp_seconds / SHORTER;
+    let most = points.iter().map(|(threads, _)| *threads).max().unwrap_or(1);
+    oltp_load(oltp_rows(bytes), most, seconds * WARM).run(&connection)?;
+    server.sql("postgres", "CHECKPOINT")?;
+    let throttled = bench.profile(profile, &one.volume)?;
+    for (threads, metric) in points {
+        let load = oltp_load(oltp_rows(bytes), *threads, seconds);
+        section.add(profile, *metric, one.setup.label, load.run(&connection)?);
+        section.command(shown(&load.command(&connection, "run")));
+    }
     server.stop()?;
     drop(throttled);
     one.volume.unmount()
