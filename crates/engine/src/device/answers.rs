@@ -22,14 +22,16 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
+use std::thread;
 
 use parking_lot::{Mutex, RwLock};
 use rustix::io::ReadWriteFlags;
 
 use self::ring::{Called, take_ring};
-use super::AlignedBuf;
 use super::lock::LockedFile;
 use super::stats::{Began, now_ns};
+use super::{AlignedBuf, Device};
+use crate::limits::BLOCK_BYTES;
 
 /// Time that a thread waits before it looks at what has become of the device, in nanoseconds.
 pub(super) const SLICE_NS: u64 = 250_000_000;
@@ -43,6 +45,10 @@ pub(super) trait Judge: Send + Sync {
     /// Returns true if the group can go on without this device, and another one answers (S1), or if this one is none of
     /// the group any more. A request was made at `began` that it has not answered; it is waited for `bound_ns`.
     fn goes_on_without(&self, device: &Answers, began: Began, bound_ns: u64) -> bool;
+
+    /// Has the other devices show whether they answer: nobody else may be asking them for anything. They are asked to `read`,
+    /// or to flush.
+    fn ask_others(&self, device: &Answers, read: bool);
 }
 
 /// A request of a device.
@@ -64,6 +70,8 @@ pub struct Answers {
     /// Number of requests that have waited for a slice and were not answered.
     overdue: AtomicU32,
     is_given_up: AtomicBool,
+    /// True while a thread asks the device for the sake of another one.
+    is_tried: AtomicBool,
 }
 
 impl std::fmt::Debug for Answers {
@@ -183,6 +191,11 @@ impl Answers {
         !self.is_given_up() && last_ns > began.ns() && (is_prompt || is_recent)
     }
 
+    /// Notes that the device has answered a request.
+    pub(super) fn answered(&self) {
+        self.last_ns.store(now_ns(), SeqCst);
+    }
+
     /// Makes a request, and waits for it as long as the group says.
     ///
     /// # Errors
@@ -201,6 +214,7 @@ impl Answers {
         }
         let Some(mut ring) = take_ring() else { return request.make(file) };
         let began = Began::now();
+        let is_read = matches!(request, Request::Read { .. });
         let mut waiting = Awaited { answers: self, slices: 0 };
         // Slices in a row in which others have answered: when all have hung, each has this time from the moment on at
         // which the first one answers.
@@ -210,7 +224,12 @@ impl Answers {
         let called = unsafe {
             ring.call(&request.entry(file), SLICE_NS, || {
                 waiting.one_more();
-                alone = if judge.goes_on_without(self, began, bound_ns) { alone + 1 } else { 0 };
+                if judge.goes_on_without(self, began, bound_ns) {
+                    alone += 1;
+                } else {
+                    alone = 0;
+                    judge.ask_others(self, is_read);
+                }
                 if !self.is_given_up() && alone > 0 && alone.saturating_mul(SLICE_NS) >= bound_ns {
                     self.give_up(path, waiting.slices);
                 }
@@ -220,7 +239,7 @@ impl Answers {
         drop(waiting);
         match called {
             Ok(Called::Ended(result)) => {
-                self.last_ns.store(now_ns(), SeqCst);
+                self.answered();
                 ring.put_back();
                 usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()))
             }
@@ -240,6 +259,23 @@ impl Answers {
             let seconds = slices.saturating_mul(SLICE_NS) / 1_000_000_000;
             tracing::error!(device = %path.display(), seconds, "it does not answer, while others of the pool do; it is not waited for any longer");
         }
+    }
+}
+
+/// Asks a device to read or to flush, on a thread of its own, unless it is being asked.
+pub(super) fn try_out(device: &Arc<dyn Device>, read: bool) {
+    if device.answers().is_none_or(|answers| answers.is_tried.swap(true, SeqCst)) {
+        return;
+    }
+    let tried = Arc::clone(device);
+    let ask = move || {
+        // An error is an answer, too. A flush that failed fails all that follow.
+        let _ = if read { tried.read(0, &mut AlignedBuf::zeroed(BLOCK_BYTES)) } else { tried.flush() };
+        tried.answers().inspect(|answers| answers.is_tried.store(false, SeqCst));
+    };
+    if thread::Builder::new().name("pf-try".into()).spawn(ask).is_err() {
+        // The next slice tries it again.
+        device.answers().inspect(|answers| answers.is_tried.store(false, SeqCst));
     }
 }
 

@@ -231,6 +231,9 @@ impl PlannedRead {
     /// # Errors
     /// Those of [`Device::read`].
     pub(super) fn ended(&mut self, result: i32) -> Result<()> {
+        if !is_not_made(result) {
+            self.device.answers().inspect(|answers| answers.answered());
+        }
         match read_whole(result, self.request.1.len() as u64) {
             Ok(()) => {
                 self.count();

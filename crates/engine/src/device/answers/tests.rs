@@ -31,6 +31,8 @@ impl Judge for From {
     fn goes_on_without(&self, _device: &Answers, _began: Began, _bound_ns: u64) -> bool {
         self.asked.fetch_add(1, SeqCst) + 1 >= self.at
     }
+
+    fn ask_others(&self, _device: &Answers, _read: bool) {}
 }
 
 /// A file that answers when somebody reads or writes the other end of its pipe.
@@ -182,6 +184,10 @@ impl Device for Half {
         self.answers.ask(file, &self.path, write).map(|_| ()).map_err(|source| self.error("write", source))
     }
     fn flush(&self) -> Result<()> {
+        if self.hangs.load(SeqCst) {
+            // No flush waits for a pipe.
+            return self.write(0, &AlignedBuf::zeroed(BLOCK_BYTES), false);
+        }
         let flushed = self.answers.ask(&self.file, &self.path, Request::Flush);
         flushed.map(|_| ()).map_err(|source| self.error("flush", source))
     }
@@ -252,6 +258,18 @@ fn a_mirror_leaves_out_the_half_that_hangs_and_goes_on() {
     late.read_exact(&mut vec![0; PIPE_BYTES + BLOCK_BYTES]).unwrap();
     devices.write(0, 4 * BLOCK, &page(4), true).unwrap();
     assert!(first.answers.has_answered(Began::now(), u64::MAX) || !first.answers.is_given_up());
+}
+
+#[test]
+fn a_half_that_hangs_is_given_up_if_nobody_else_asks_the_other_one_for_anything() {
+    let ((first, _early), (second, _late)) = (Half::new("first"), Half::new("second"));
+    let (devices, _labels) = mirror([&first, &second]);
+    let page = AlignedBuf::zeroed(BLOCK_BYTES);
+    devices.write(0, 0, &page, false).unwrap();
+    second.hangs.store(true, SeqCst);
+    // As when the first one had answered the same write before the second one was asked.
+    assert!(second.write(0, &page, false).is_err());
+    assert!(second.answers.is_given_up() && !first.answers.is_given_up());
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::RwLock;
 
 use super::Members;
-use crate::device::answers::{Answers, Judge};
+use crate::device::Device;
+use crate::device::answers::{self, Answers, Judge};
 use crate::device::member::{GroupMember, MemberState};
 use crate::device::stats::Began;
 
@@ -63,10 +64,23 @@ impl Judge for Peers {
         if !own.state().is_written() || self.is_spared.load(Ordering::SeqCst) {
             return true;
         }
-        let answers = |other: &GroupMember| {
-            let of = other.device().and_then(|device| device.answers());
-            other.state() == MemberState::Whole && of.is_some_and(|of| of.has_answered(began, bound_ns))
+        let answers = |other: &Arc<dyn Device>| {
+            other.answers().is_some_and(|answers| answers.has_answered(began, bound_ns))
         };
-        members.iter().any(|other| other.number != own.number && answers(other))
+        others(&members, device).any(answers)
     }
+
+    fn ask_others(&self, device: &Answers, read: bool) {
+        others(&self.members.read(), device).for_each(|other| answers::try_out(other, read));
+    }
+}
+
+/// Returns the whole members beside the one that this is of, of which the group could live on.
+fn others<'a>(
+    members: &'a [Arc<GroupMember>],
+    device: &'a Answers,
+) -> impl Iterator<Item = &'a Arc<dyn Device>> {
+    let is_other =
+        |member: &&Arc<GroupMember>| member.state() == MemberState::Whole && !is_of(member, device);
+    members.iter().filter(is_other).filter_map(|member| member.device())
 }
