@@ -301,7 +301,7 @@ impl Pool {
             }
             if model.is_some() || registry().looks_like_database(page) {
                 watch.note((dataset, *object), model.is_some(), record.len());
-            } else if dataset == self.dataset.id {
+            } else {
                 watch.note_log((dataset, *object), *number, page);
             }
         }
