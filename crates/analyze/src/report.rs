@@ -1,6 +1,6 @@
 //! Adds up the predictions for all files.
 
-use pagefold_codec::{files, registry};
+use pagefold_codec::{Model, files, registry};
 use pagefold_engine::record::Compression;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -127,28 +127,37 @@ pub fn analyze(files: &[Found], options: &Options, step: impl Fn(u64) + Sync) ->
         }
     }
     for log in registry().files().iter().filter(|file| file.log.is_some()) {
-        if let Err(error) = share_model(Kind::File(log), &mut reports, options) {
-            problems.push(format!("cannot read the logs once more: {error}"));
-        }
+        share_model(Kind::File(log), &mut reports, &mut problems, options);
     }
     summarize(options.compression, reports, problems)
 }
 
-/// Predicts logs of a kind once more, with a model that they share, in the order of their paths. The model counts where
-/// it is learned.
-fn share_model(kind: Kind, reports: &mut [FileReport], options: &Options) -> std::io::Result<()> {
+/// Predicts logs of a kind once more, with a model that they share, in the order of their paths. Logs that cannot be read
+/// any more keep their first prediction.
+fn share_model(kind: Kind, reports: &mut [FileReport], problems: &mut Vec<String>, options: &Options) {
     if options.compression.model_level().is_none() {
-        return Ok(());
+        return;
     }
     let mut shared = None;
     for log in reports.iter_mut().filter(|report| report.kind == kind) {
-        let model_bytes = fold_log(log, &mut shared)?;
-        let Some(model) = &shared else { continue };
-        let found = Found { path: log.path.clone(), size_bytes: log.size_bytes };
-        *log = look(&found, options, Some(model))?;
-        log.model_bytes = model_bytes;
-        log.stored = log.stored.plus(Estimate::exact(model_bytes));
+        match predict_with(&mut shared, log, options) {
+            Ok(()) => {}
+            // As above: a log's files are deleted or get other names.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => problems.push(format!("cannot read {} once more: {error}", log.path.display())),
+        }
     }
+}
+
+/// Predicts a log with the model of those before it, or with a better one that is learned from it. The model counts
+/// where it is learned.
+fn predict_with(shared: &mut Option<Model>, log: &mut FileReport, options: &Options) -> std::io::Result<()> {
+    let model_bytes = fold_log(log, shared)?;
+    let Some(model) = shared else { return Ok(()) };
+    let found = Found { path: log.path.clone(), size_bytes: log.size_bytes };
+    *log = look(&found, options, Some(model))?;
+    log.model_bytes = model_bytes;
+    log.stored = log.stored.plus(Estimate::exact(model_bytes));
     Ok(())
 }
 

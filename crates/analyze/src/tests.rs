@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use pagefold_codec::testing::logs::wal_pages;
 use pagefold_codec::testing::{Random, Schema, heap_page};
 use pagefold_codec::{files, registry};
 use pagefold_engine::record::{Compression, Encoder};
 use tempfile::TempDir;
 
-use crate::{Estimate, Finding, Kind, Options, Report, analyze, walk};
+use crate::{Estimate, FileReport, Finding, Kind, Options, Report, analyze, walk};
 
 const PAGE: usize = 8192;
 
@@ -186,4 +188,28 @@ fn files_of_postgresql_are_named_by_most_of_their_pages() {
     assert_eq!(Kind::of(None, &[btree, heap], 3).key(), "other");
     assert_eq!(Kind::of(None, &[btree, heap, gin, gin], 3), Kind::File(files::POSTGRES));
     assert_eq!(Kind::of(innodb, &[heap, heap], 2), Kind::File(files::INNODB));
+}
+
+/// PostgreSQL removes and renames files of its log while it runs.
+#[test]
+fn a_log_that_is_deleted_meanwhile_leaves_the_others_their_model() {
+    let dir = TempDir::new().unwrap();
+    let pages = wal_pages(&mut Random::new(4), PAGE, 360);
+    for (number, log) in pages.chunks(120).enumerate() {
+        fs::write(dir.path().join(format!("{number:024X}")), log.concat()).unwrap();
+    }
+    let options = options(Compression::Page(3));
+    let files = walk(&[dir.path().to_path_buf()], || {}).unwrap().files;
+    let looked_at = AtomicUsize::new(0);
+    let report = analyze(&files, &options, |_| {
+        if looked_at.fetch_add(1, Ordering::Relaxed) + 1 == files.len() {
+            fs::remove_file(&files[0].path).unwrap();
+        }
+    });
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert_eq!(report.files.len(), 3);
+    let figures = |files: &[FileReport]| -> Vec<_> {
+        files.iter().map(|file| (file.path.clone(), file.stored, file.model_bytes)).collect()
+    };
+    assert_eq!(figures(&report.files[1..]), figures(&predict(&dir, &options).files));
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::Change;
-use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::device::{AlignedBuf, Device, InjectedFault, SimDevice, SimOp};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, PageRange, Pool, create_on};
 use pagefold_engine::record::{Codec, bases_of, is_delta};
 
@@ -537,6 +537,40 @@ fn a_page_whose_bases_had_to_be_read_is_stored_in_full() {
     assert!(!is_delta(&top(&pool, OBJECT, 0)) && is_delta(&top(&pool, OBJECT, 2)));
     for (page, content) in contents.iter().enumerate() {
         assert_eq!(read(&pool, OBJECT, page), *content);
+    }
+    assert_sound(&pool);
+}
+
+#[test]
+fn a_delta_that_cannot_be_read_keeps_no_other_from_being_stored_in_full() {
+    let (device, pool) = new_pool();
+    let mut contents: Vec<Vec<u8>> = (0..40).map(|n| noise(20 + n, PAGE)).collect();
+    let base = contents[7].clone();
+    for (page, content) in contents.iter_mut().enumerate() {
+        write(&pool, OBJECT, page * PAGE, content);
+        content[300..330].fill(7);
+        write(&pool, OBJECT, page * PAGE + 300, &content[300..330]);
+    }
+    drop(pool);
+    let pool = open(&device);
+    let deltas = || (0..40).filter(|page| is_delta(&top(&pool, OBJECT, *page))).collect::<Vec<_>>();
+    let recompress = || {
+        let range = PageRange { object: OBJECT, from: 0, to: u64::MAX };
+        pool.recompress(&[range], (0, 0), usize::MAX).unwrap();
+    };
+    assert_eq!(deltas().len(), 40);
+    let mut all = AlignedBuf::zeroed(32 << 20);
+    device.read(0, &mut all).unwrap();
+    // Noise is stored as it is.
+    let at = all.windows(PAGE).position(|window| window == base).unwrap() as u64;
+    device.inject(InjectedFault { op: SimOp::Read, range: at..at + 1, skip: 0, times: u64::MAX });
+    recompress();
+    assert_eq!(deltas(), [7]);
+    device.clear_faults();
+    recompress();
+    assert_eq!(deltas(), []);
+    for (page, content) in contents.iter().enumerate() {
+        assert!(read(&pool, OBJECT, page) == *content, "page {page}");
     }
     assert_sound(&pool);
 }

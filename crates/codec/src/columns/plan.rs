@@ -250,4 +250,13 @@ impl Plans {
         }
         Ok(Self::new(plans, first))
     }
+
+    /// As [`Plans::read`], for columns of PostgreSQL: all have an alignment, by which rows are taken apart.
+    pub(crate) fn read_aligned(reader: &mut Reader<'_>, first: usize) -> Result<Self, Corrupt> {
+        let plans = Self::read(reader, first)?;
+        if plans.columns.iter().any(|column| column.is_innodb()) {
+            return Err(Corrupt("a column without an alignment"));
+        }
+        Ok(plans)
+    }
 }

@@ -3,10 +3,16 @@
 use proptest::prelude::*;
 
 use super::{cases, model_of};
+use crate::columns::Column;
+use crate::columns::plan::{Coding, ColumnPlan, Ctx, Plans};
+use crate::patterns::Patterns;
+use crate::postgres::btree::{self, BtreeModel};
+use crate::postgres::heap::{self, HeapModel, HeapPage};
 use crate::testing::innodb::{InnodbTable, index_page};
 use crate::testing::logs::{redo_blocks, wal_pages};
 use crate::testing::sqlite::{Tree, overflow_page, tree_page};
 use crate::testing::{Keys, Random, Schema, btree_page, heap_page};
+use crate::wire::Reader;
 use crate::{Model, Scratch};
 
 fn pages(random: &mut Random, kind: u8) -> Vec<Vec<u8>> {
@@ -105,5 +111,28 @@ proptest! {
             damage(&mut random, &mut stored);
             let _ = Model::from_bytes(&stored);
         }
+    }
+}
+
+/// They have no alignment, by which rows of PostgreSQL are taken apart.
+#[test]
+fn models_of_postgresql_have_no_columns_of_innodb() {
+    let page = heap_page(&mut Random::new(1), &Schema::simple(false), 0);
+    for (column, expected) in [(Column::fixed(4, 4), true), (Column::innodb(4), false)] {
+        // As many columns as the table has, so that its rows are taken apart by them.
+        let plans = |first| Plans::new(vec![ColumnPlan::new(column, Coding::Plain, Ctx::Nothing); 5], first);
+        let patterns = Patterns::default();
+        let plans_of_heap = plans(heap::streams::END);
+        let heap = HeapModel { lsn: 0, xid: 0, patterns, bitmaps: vec![], plans: plans_of_heap };
+        let mut bytes = vec![];
+        heap.write_model(&mut bytes);
+        let heap = HeapModel::read_model(&mut Reader::new(&bytes));
+        assert!(heap.iter().all(|heap| HeapPage::locate(&page, &heap.plans).is_some()));
+        assert_eq!(heap.is_ok(), expected, "{column:?}");
+
+        let btree = BtreeModel { lsn: 0, patterns: Patterns::default(), plans: plans(btree::streams::END) };
+        let mut bytes = vec![];
+        btree.write_model(&mut bytes);
+        assert_eq!(BtreeModel::read_model(&mut Reader::new(&bytes)).is_ok(), expected, "{column:?}");
     }
 }

@@ -327,8 +327,8 @@ impl Pool {
         Ok(expanded)
     }
 
-    /// Stores pages of `object` again, in full, through the log. Returns the number of those that had the same record
-    /// until then, which nothing else has.
+    /// Stores pages of `object` again, in full, through the log; damaged ones stay as they are. Returns the number of
+    /// those that had the same record until then, which nothing else has.
     pub(super) fn store_in_full(
         &self,
         dataset: &LiveDataset,
@@ -341,7 +341,12 @@ impl Pool {
             dataset.tree.pages(object, *page, &mut top)?;
             let mut content = vec![0; record_size as usize];
             let offset = page * u64::from(record_size);
-            dataset.read_as(IoClass::Recompression, (object, record_size), offset, &mut content)?;
+            match dataset.read_as(IoClass::Recompression, (object, record_size), offset, &mut content) {
+                Ok(()) => {}
+                // The other pages do not wait for it; `check` and a scrub report the damage.
+                Err(error) if error.is_damage() => continue,
+                Err(error) => return Err(error),
+            }
             // `LiveDataset::plain` finds out whether the content is of that record: it compares the page's record
             // with `top`.
             let [Some(top)] = top else { continue };

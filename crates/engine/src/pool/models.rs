@@ -301,7 +301,7 @@ impl Pool {
             }
             if model.is_some() || registry().looks_like_database(page) {
                 watch.note((dataset, *object), model.is_some(), record.len());
-            } else if dataset == self.dataset.id {
+            } else {
                 watch.note_log((dataset, *object), *number, page);
             }
         }
@@ -541,7 +541,7 @@ impl Pool {
     }
 }
 
-/// Reads up to `wanted` pages, spread over the object.
+/// Reads up to `wanted` pages, spread over the object. Damaged ones are passed over.
 pub(super) fn draw(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Vec<Vec<u8>>> {
     let record_size = dataset.record_size(object)?;
     let pages = dataset.end_page(object)?;
@@ -556,8 +556,12 @@ pub(super) fn draw(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Ve
         next = page + 1;
         let Some(offset) = page.checked_mul(record_size.into()) else { break };
         let mut bytes = vec![0; record_size as usize];
-        dataset.read_as(IoClass::AsyncRead, (object, record_size), offset, &mut bytes)?;
-        sampled.push(bytes);
+        match dataset.read_as(IoClass::AsyncRead, (object, record_size), offset, &mut bytes) {
+            Ok(()) => sampled.push(bytes),
+            // The others tell as much of the object; `check` and a scrub report the damage.
+            Err(error) if error.is_damage() => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(sampled)
 }

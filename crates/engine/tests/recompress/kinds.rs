@@ -219,3 +219,22 @@ fn objects_and_datasets_have_codecs_of_their_own() {
     }
     assert_sound(&pool);
 }
+
+#[test]
+fn logs_of_all_datasets_wait_to_be_coded_again() {
+    const WAL: u8 = 20;
+    let (_, pool) = new_pool("page-1");
+    pool.create_dataset("a", 0).unwrap();
+    let dataset = pool.version("a").unwrap();
+    let pages = wal_pages(&mut Random::new(4), PAGE, 280);
+    for (at, page) in pages.iter().enumerate() {
+        let (record_size, offset) = (PAGE as u32, (at * PAGE) as u64);
+        dataset.apply(&[Change::Write { object: 5, record_size, offset, data: page }]).unwrap();
+    }
+    pool.sync().unwrap();
+    assert_eq!(pool.late(), [((dataset.id, 5), 25)]);
+    recompress_late(&pool);
+    assert_eq!(pool.late(), []);
+    assert_eq!(by_codec(&pool, "a", 5), [(WAL, 280)]);
+    assert_sound(&pool);
+}

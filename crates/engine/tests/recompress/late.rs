@@ -190,3 +190,30 @@ fn an_object_whose_pages_cannot_be_read_does_not_stop_the_search() {
     let learned = pool.learn(&LearnOptions::IDLE).unwrap().unwrap();
     assert_eq!(learned.object, 6);
 }
+
+/// A page that cannot be read tells a model nothing, and is left as it is. The others tell enough.
+#[test]
+fn a_page_that_cannot_be_read_keeps_no_object_from_its_model() {
+    let (device, pool) = new_pool("off");
+    let (pages, others) = (heap(2), heap(3));
+    write(&pool, 5, 0, &pages);
+    drop(pool);
+    let pool = open(&device, 1);
+    write(&pool, 6, 0, &others);
+    drop(pool);
+    let pool = open(&device, 2);
+    pool.set_compression("page-1".parse().unwrap());
+    let mut all = AlignedBuf::zeroed(64 << 20);
+    device.read(0, &mut all).unwrap();
+    let page = &pages[0][..PAGE / 2];
+    let at = all.windows(page.len()).position(|window| window == page).unwrap() as u64;
+    device.inject(InjectedFault { op: SimOp::Read, range: at..at + 1, skip: 0, times: u64::MAX });
+    recompress(&pool, &[whole(5), whole(6)]);
+    assert_eq!(modelled(&pool, 6), PAGES as usize);
+    assert_holds(&pool, 6, &others);
+    device.clear_faults();
+    recompress(&pool, &[whole(5)]);
+    assert_eq!(modelled(&pool, 5), PAGES as usize);
+    assert_holds(&pool, 5, &pages);
+    assert_sound(&pool);
+}

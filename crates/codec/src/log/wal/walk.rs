@@ -206,3 +206,6 @@ pub(super) fn finish(parts: &mut LogPage, carried: [u16; 2], page: &mut [u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -152,7 +152,7 @@ impl BtreeModel {
     pub(crate) fn read_model(reader: &mut Reader<'_>) -> Result<Self, Corrupt> {
         let lsn = reader.varint()?;
         let patterns = Patterns::read(reader)?;
-        let plans = Plans::read(reader, streams::END)?;
+        let plans = Plans::read_aligned(reader, streams::END)?;
         Ok(Self { lsn, patterns, plans })
     }
 }

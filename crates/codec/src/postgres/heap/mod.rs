@@ -133,7 +133,7 @@ impl HeapModel {
         for _ in 0..count {
             bitmaps.push(u128::from(reader.varint()?) | u128::from(reader.varint()?) << 64);
         }
-        let plans = Plans::read(reader, streams::END)?;
+        let plans = Plans::read_aligned(reader, streams::END)?;
         Ok(Self { lsn, xid, patterns, bitmaps, plans })
     }
 }

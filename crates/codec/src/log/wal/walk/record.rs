@@ -156,6 +156,10 @@ impl WalRecord<'_> {
                 let place = self.page.get_mut(next + 1..next + 1 + bytes).ok_or(CUT)?;
                 length[..bytes].copy_from_slice(place);
                 let main = io.number(stream::MAIN, symbol, u32::from_le_bytes(length).into());
+                // Sums with it must not wrap.
+                if main >> (8 * bytes) != 0 {
+                    return Err(Corrupt("a length of a log's record"));
+                }
                 place.copy_from_slice(&(main as u32).to_le_bytes()[..bytes]);
                 self.page[next] = if kind == MAIN_SHORT { MAIN_SHORT } else { MAIN_LONG };
                 next += 1 + bytes;
