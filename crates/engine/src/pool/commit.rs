@@ -144,12 +144,12 @@ impl Pool {
         let no_models = Current::new();
         let one = |(((object, _), page), before): (&((u64, u64), &PageBuf), &Option<Before>)| {
             let compression = codecs.of(*object);
-            let small = || encode_page(*object, page, compression, models);
+            let small = || encode_page(Encoder::new(), *object, page, compression, models);
             match before {
                 Some(before) if before.is_urgent() => {
                     let is_fast = matches!(compression, Compression::Off | Compression::Lz4);
                     let fast = if is_fast { compression } else { Compression::Lz4 };
-                    let full = || encode_page(*object, page, fast, &no_models);
+                    let full = || encode_page(Encoder::new(), *object, page, fast, &no_models);
                     before.encode_fast(&self.shared, page, compression, (full, !is_fast))
                 }
                 Some(before) => {
@@ -278,14 +278,15 @@ impl Pool {
     }
 }
 
+/// Encodes a page of an object by its model, if it has one.
 pub(super) fn encode_page(
+    encoder: Encoder,
     object: u64,
     page: &[u8],
     compression: Compression,
     models: &Current,
 ) -> PageRecord {
     let mut record = Vec::new();
-    let encoder = Encoder::new();
     let encoded = match models.get(&object) {
         Some((id, model)) => encoder.encode_by(page, (*id, model), compression, &mut record),
         None => encoder.encode(page, compression, &mut record),

@@ -22,7 +22,7 @@ use super::{Maintenance, Pool};
 use crate::dataset::{Codecs, Commit, Dataset, LiveDataset, ModelPin, PASS_TABLE_BYTES, count};
 use crate::device::IoClass;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use crate::record::{decode, is_delta, model_of};
+use crate::record::{Encoder, decode, is_delta, model_of};
 use crate::segment::{Move, Segment};
 use crate::{Addr, Error, Ptr, Result, segment};
 
@@ -344,7 +344,10 @@ impl Pool {
             tracing::error!(%error, record = %target.ptr.addr, "a record that cannot be decoded is not coded again");
             return None;
         }
-        let (shorter, _) = encode_page(target.object, &page, plan.codecs.of(target.object), &plan.models)?;
+        // It replaces the only record of the page, long after its writer could have written it again.
+        let encoder = Encoder::verifying();
+        let (shorter, _) =
+            encode_page(encoder, target.object, &page, plan.codecs.of(target.object), &plan.models)?;
         (shorter.len() + record.len().div_ceil(RECORD_GAIN) <= record.len()).then_some(shorter)
     }
 

@@ -17,7 +17,7 @@ use crate::pool::catalogue::Catalogue;
 use crate::pool::coded::Current;
 use crate::pool::commit::encode_page;
 use crate::pool::store::Nodes;
-use crate::record::{decode, decode_metadata, is_delta, needs};
+use crate::record::{Encoder, decode, decode_metadata, is_delta, needs};
 use crate::tree::NodeStore;
 use crate::{Addr, Error, Key, Result};
 
@@ -307,7 +307,7 @@ impl Sending<'_> {
             models.insert(object, (pin.id(), model));
             pinned = Some(pin);
         }
-        let Some((record, model)) = encode_page(object, &page, compression, &models) else {
+        let Some((record, model)) = encode_page(Encoder::new(), object, &page, compression, &models) else {
             return Err(Error::corrupt("record", "it is a delta, and its page is all zeros"));
         };
         Ok((record, pinned.filter(|_| model.is_some())))
