@@ -302,3 +302,17 @@ fn files_of_others_beside_the_commits_are_no_commits() {
     let repository = Repository::open(bench.store(), Seen::default(), None).unwrap();
     assert!(repository.check().unwrap().damages > 0);
 }
+
+/// Entries that wait for the name of a pack are in memory.
+#[test]
+fn few_bytes_of_values_wait_for_the_pack_of_a_page() {
+    let bench = Bench::new(1);
+    let repository = bench.init(None);
+    let dataset = bench.pool.open_dataset("db").unwrap();
+    (0..1000).for_each(|object| put(&*dataset, 1000 + object, &[7; 60_000]));
+    let one = bench.snapshot("one");
+    let created = create(&repository, &bench.stream(&one, None)).unwrap();
+    // The pack with the pages was ended before all 60 MB of values, which compress well, had come.
+    assert!(created.packs > 1, "{created:?}");
+    assert_eq!(repository.check().unwrap().damages, 0);
+}
