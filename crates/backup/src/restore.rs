@@ -304,6 +304,9 @@ impl Windows<'_> {
                     models.push(model);
                 }
             }
+            if let Change::Set(Entry::Value(_, value)) = &change {
+                bytes += value.len();
+            }
             changes.push(change);
         }
         let Plan { blocks, missing } = self.blocks.plan(&wanted);
@@ -381,7 +384,9 @@ mod tests {
 
     use super::*;
     use crate::crafted;
+    use crate::create::CreateOptions;
     use crate::limits::{CHUNK_ENTRIES, CHUNKS_AHEAD};
+    use crate::repository::InitOptions;
     use crate::seen::Seen;
     use crate::store::Store;
 
@@ -411,5 +416,44 @@ mod tests {
         assert!(gets <= 1 + chunks.div_ceil(CHUNKS_AHEAD as u64) + 1 + 3, "{gets} requests");
         let bytes = after.get_bytes - before.get_bytes;
         assert!(bytes < 12 << 20, "{bytes} bytes for 8 MiB of records");
+    }
+
+    /// Values come with the manifest, in chunks that compress well.
+    #[test]
+    fn windows_have_few_bytes_of_values() {
+        const VALUE: usize = 60_000;
+        let count = 4 * RESTORE_WINDOW_BYTES / VALUE;
+        let store = Store::new(Arc::new(InMemory::new()), "").unwrap();
+        let repository = Repository::init(store, Seen::default(), &InitOptions::default()).unwrap();
+        let head = StreamHead {
+            to: crafted::origin(),
+            from: None,
+            after: None,
+            name: "one".into(),
+            expected_bytes: 0,
+        };
+        let mut stream = Vec::new();
+        let mut out = StreamWriter::new(&mut stream, &head).unwrap();
+        for object in 1..=count as u64 {
+            out.put(Key::new(object, 2, 7), &[7; VALUE]).unwrap();
+        }
+        out.end().unwrap();
+        let options = CreateOptions { pool: "tank".into(), dataset: "db".into(), ..CreateOptions::default() };
+        let created = repository.create(&mut stream.as_slice(), &options, &mut |_, _| {}).unwrap();
+        let new = Arc::new(repository.root(&created.backup).unwrap());
+        let changes = Changes::new(&repository, new, Arc::default());
+        let (blocks, models) = (Blocks::new(&repository), HashSet::new());
+        let mut windows = Windows { changes, after: None, blocks, models, ended: false };
+        let mut all = 0;
+        while let Some(planned) = windows.next() {
+            let value = |change: &Change| match change {
+                Change::Set(Entry::Value(_, value)) => value.len(),
+                Change::Set(Entry::Page(_)) | Change::Removed(_) => 0,
+            };
+            let bytes: usize = planned.unwrap().window.changes.iter().map(value).sum();
+            assert!(bytes < RESTORE_WINDOW_BYTES + VALUE, "{bytes} bytes of values in a window");
+            all += bytes;
+        }
+        assert_eq!(all, count * VALUE);
     }
 }

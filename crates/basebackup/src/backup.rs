@@ -167,7 +167,9 @@ fn plan(
             "a database with tablespaces becomes several archives, and standard output takes one".into(),
         ));
     }
-    let mut planner = Planner { control, verify: options.verify, warnings };
+    // With a label the server recovers whatever the state says.
+    let keeps_unlogged = control.is_shut_down && matches!(start, Start::Crash);
+    let mut planner = Planner { control, verify: options.verify, keeps_unlogged, warnings };
     let mut archives = Vec::new();
     for tablespace in &source.tablespaces {
         let items = planner.tablespace(tablespace, &version)?;

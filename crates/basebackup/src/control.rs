@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | 0 | 8 | system identifier |
 //! | 8 | 4 | control version |
+//! | 16 | 4 | state: 1 after a server was shut down |
 //! | 32 | 8 | location of the last checkpoint's record |
 //! | 40 | 8 | its redo location |
 //! | 48 | 4 | its timeline |
@@ -26,12 +27,16 @@ use crate::error::{Error, Result};
 pub const FILE: &str = "global/pg_control";
 const VERSION: u32 = 1300;
 const CRC_AT: usize = 288;
+/// State of a cluster whose server was shut down: the next one has nothing to recover.
+const SHUT_DOWN: u32 = 1;
 
 /// The contents of a control file, as far as a backup needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
     /// Number of the cluster.
     pub system: u64,
+    /// True if its server was shut down, so that no recovery precedes the next start.
+    pub is_shut_down: bool,
     /// Place of the last checkpoint's record.
     pub checkpoint: u64,
     /// Place where recovery from it begins.
@@ -120,6 +125,7 @@ impl Control {
     fn fields(bytes: &[u8]) -> Option<Self> {
         Some(Self {
             system: location(bytes, 0)?,
+            is_shut_down: number(bytes, 16)? == SHUT_DOWN,
             checkpoint: location(bytes, 32)?,
             redo: location(bytes, 40)?,
             timeline: number(bytes, 48)?,

@@ -92,6 +92,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) control: &'a Control,
     /// True if pages are to be verified.
     pub(crate) verify: bool,
+    /// True if no recovery resets unlogged relations before a server uses them: they are backed up as they are.
+    pub(crate) keeps_unlogged: bool,
     /// Messages about entries that are left out.
     pub(crate) warnings: &'a mut Vec<String>,
 }
@@ -147,13 +149,12 @@ impl Planner<'_> {
         for (name, path, metadata) in found {
             let text = name.to_str().unwrap_or_default();
             let inside = below.join(&name);
-            let is_unlogged = Relation::parse(text)
-                .is_some_and(|relation| relation.fork != Some("init") && unlogged.contains(relation.node));
+            let is_reset = !self.keeps_unlogged
+                && Relation::parse(text).is_some_and(|relation| {
+                    relation.fork != Some("init") && unlogged.contains(relation.node)
+                });
             let is_control = inside == Path::new(control::FILE);
-            if names::is_left_out(text, depth == 0)
-                || is_unlogged
-                || is_control
-                || inside == Path::new("pg_wal")
+            if names::is_left_out(text, depth == 0) || is_reset || is_control || inside == Path::new("pg_wal")
             {
                 continue;
             }
@@ -234,7 +235,7 @@ fn is_tablespace_link(inside: &Path, metadata: &Metadata) -> bool {
     is_there && metadata.is_symlink() && names::is_number(name)
 }
 
-/// Returns the file numbers of relations whose content a crash removes: those that have an initial fork.
+/// Returns the file numbers of relations whose content a recovery removes: those that have an initial fork.
 fn unlogged<'a>(all: impl Iterator<Item = &'a OsStr>) -> std::collections::HashSet<String> {
     let relation = |name: &'a OsStr| Relation::parse(name.to_str()?);
     let has_init = all.filter_map(relation).filter(|relation| relation.fork == Some("init"));

@@ -81,6 +81,7 @@ impl Log {
 fn control(redo: u64, checkpoint: u64) -> Control {
     Control {
         system: 1,
+        is_shut_down: false,
         checkpoint,
         redo,
         timeline: 1,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagefold_basebackup::compress::Compression;
 use pagefold_basebackup::manifest::Checksums;
 use pagefold_basebackup::tablespace::{self, Tablespace};
-use pagefold_basebackup::wal::segment_name;
+use pagefold_basebackup::wal::{Range, segment_name};
 use pagefold_basebackup::{Done, Error, Format, Options, Source, Start, make};
 
 const SEGMENT: usize = 1 << 20;
@@ -20,11 +20,17 @@ const PAGE: usize = 8192;
 /// Behind the header of segment 1.
 const REDO: u64 = SEGMENT as u64 + 40;
 
-fn control() -> Vec<u8> {
+/// State of a cluster that was shut down.
+const SHUT_DOWN: u32 = 1;
+/// State of a cluster that is in use.
+const IN_USE: u32 = 6;
+
+fn control(state: u32) -> Vec<u8> {
     let mut bytes = vec![0; 8192];
     let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
     put(0, &77_u64.to_le_bytes());
     put(8, &1300_u32.to_le_bytes());
+    put(16, &state.to_le_bytes());
     put(32, &REDO.to_le_bytes());
     put(40, &REDO.to_le_bytes());
     put(48, &1_u32.to_le_bytes());
@@ -66,7 +72,7 @@ impl Cluster {
     fn new() -> Self {
         let cluster = Self { dir: tempfile::tempdir().unwrap() };
         cluster.put("PG_VERSION", b"15\n");
-        cluster.put("global/pg_control", &control());
+        cluster.put("global/pg_control", &control(IN_USE));
         cluster.put(&format!("pg_wal/{}", segment_name(1, 1, SEGMENT as u64)), &segment());
         cluster.put(&format!("pg_wal/{}", segment_name(1, 2, SEGMENT as u64)), &vec![0; SEGMENT]);
         cluster.put("base/1/16384", &[page(0), vec![0; PAGE], page(2)].concat());
@@ -191,6 +197,29 @@ fn an_archive_has_what_belongs_into_a_backup() {
     let listed: Vec<&str> =
         manifest["Files"].as_array().unwrap().iter().map(|f| f["Path"].as_str().unwrap()).collect();
     assert_eq!(listed, files);
+}
+
+/// A server resets unlogged relations when it recovers, and only then.
+#[test]
+fn unlogged_relations_are_there_if_no_recovery_resets_them() {
+    let told = |tablespace_map: &str| Start::Server {
+        label: "START WAL LOCATION: 0/100028".into(),
+        tablespace_map: tablespace_map.into(),
+        wal: Range { timeline: 1, start: REDO, end: REDO + 40 },
+    };
+    for (state, start, kept) in
+        [(SHUT_DOWN, Start::Crash, true), (IN_USE, Start::Crash, false), (SHUT_DOWN, told(""), false)]
+    {
+        let cluster = Cluster::new();
+        cluster.put("global/pg_control", &control(state));
+        cluster.make_of(&cluster.source(), &start, TAR, &AtomicBool::new(false)).0.unwrap();
+        let (names, _) = entries(&cluster.to().join("base.tar"));
+        let has = |name: &str| names.iter().any(|found| found == name);
+        for name in ["base/1/16390", "base/1/16390_fsm", "base/1/16390.1"] {
+            assert_eq!(has(name), kept, "{name} in state {state}: {names:?}");
+        }
+        assert!(has("base/1/16390_init") && !has("base/1/t3_16395"), "{names:?}");
+    }
 }
 
 #[test]

@@ -26,6 +26,15 @@ pub enum Wait {
     Drop,
 }
 
+/// Places from which requests of a mount may have to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// Devices of this machine.
+    Devices,
+    /// A store of backups, too, which may be away for minutes.
+    Store,
+}
+
 #[derive(Clone, Debug)]
 struct Pools {
     read: Arc<Pool>,
@@ -78,17 +87,22 @@ impl Blocking {
         Self(None)
     }
 
-    /// Returns a value that runs jobs on threads which all mounts of the process share: each thread has memory of its
-    /// own, and devices and CPUs are good for this many at a time however many mounts there are.
-    pub(crate) fn shared() -> Self {
-        static POOLS: OnceLock<Pools> = OnceLock::new();
+    /// Returns a value that runs jobs on threads which all mounts of the process that read from there share: each thread
+    /// has memory of its own, and devices and CPUs are good for this many at a time however many mounts there are.
+    pub(crate) fn shared(source: Source) -> Self {
+        static DEVICES: OnceLock<Pools> = OnceLock::new();
+        static STORES: OnceLock<Pools> = OnceLock::new();
+        let of_source = match source {
+            Source::Devices => &DEVICES,
+            Source::Store => &STORES,
+        };
         let pool = |threads_max| Pool::new("pf-blocking", threads_max);
         let pools = || Pools {
             read: pool(READ_THREADS_MAX),
             flush: pool(WAIT_THREADS_MAX),
             drop: pool(DROP_WAITS_MAX),
         };
-        Self(Some(POOLS.get_or_init(pools).clone()))
+        Self(Some(of_source.get_or_init(pools).clone()))
     }
 
     /// Returns true if [`Blocking::run`] runs jobs on the caller's thread: then it is no use to try first without
@@ -221,6 +235,22 @@ mod tests {
             thread::yield_now();
         }
         threads
+    }
+
+    /// A store of backups that does not answer keeps reads of datasets that are not complete waiting for minutes.
+    #[test]
+    fn reads_that_wait_for_a_store_keep_no_others_waiting() {
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock();
+        for _ in 0..2 * READ_THREADS_MAX {
+            let gate = Arc::clone(&gate);
+            Blocking::shared(Source::Store).run(Wait::Read, move || drop(gate.lock()));
+        }
+        let (say, said) = mpsc::channel();
+        Blocking::shared(Source::Devices).run(Wait::Read, move || say.send(()).unwrap());
+        let answered = said.recv_timeout(Duration::from_secs(60));
+        drop(closed);
+        answered.unwrap();
     }
 
     #[test]

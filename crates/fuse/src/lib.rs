@@ -38,7 +38,7 @@ mod session;
 mod stats;
 mod transport;
 
-pub use blocking::{Blocking, Wait};
+pub use blocking::{Blocking, Source, Wait};
 pub use buffer::request_bytes;
 pub use coherence::DROP_THREADS;
 pub use dispatch::{

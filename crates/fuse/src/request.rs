@@ -1,6 +1,6 @@
 //! Requests of the kernel as owned objects: a request can move to another thread and be answered later, once.
 
-use crate::blocking::Blocking;
+use crate::blocking::{Blocking, Source};
 use crate::coherence::{Caching, Sent};
 use crate::kernel::Kernel;
 use crate::operation::{self, Arguments, Operation, ParseError, Span};
@@ -261,6 +261,11 @@ pub trait Handler: Send + Sync + 'static {
     /// Tells that the connection was taken over from a process that died: `requests` are those that the kernel asks
     /// again, and no others will be asked again. They are passed to [`Handler::handle`] afterwards.
     fn taken_over(&self, _requests: &mut [Request]) {}
+
+    /// Returns where calls may have to read: those that wait for a store have threads of their own.
+    fn source(&self) -> Source {
+        Source::Devices
+    }
 
     /// Answers `request`, now or later. A call that may wait for a device or for other requests goes through
     /// `blocking`; one that waits for a single device read may be returned instead, unless `blocking` is inline.

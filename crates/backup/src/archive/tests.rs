@@ -313,9 +313,28 @@ fn timelines_are_followed_where_they_begin() {
     };
     assert_eq!((until(&early, 1), until(&early, 2)), (Some(Some(7 << 20)), Some(Some(7 << 20))));
     assert_eq!((until(&late, 2), until(&late, 9)), (None, None));
-    for bad in ["x", "1\n", "1 y\n", "2 0/1\n1 0/2\n", "1 0/2\n2 0/1\n", "3 0/1\n"] {
+    for bad in ["x", "1\n", "1 y\n", "2 0/1\n1 0/2\n", "3 0/1\n"] {
         assert_eq!(History::parse(3, bad.as_bytes()), None, "{bad}");
     }
+}
+
+#[test]
+fn a_recovery_that_ended_before_its_timeline_began_is_followed() {
+    let (_memory, repository) = repository(None);
+    // The second timeline begins in segment 6. A recovery along it was ended in segment 4, where the third one begins.
+    for (timeline, numbers) in [(1, 1..7), (2, 6..8), (3, 4..9)] {
+        for number in numbers {
+            push(&repository, SYSTEM, &segment(timeline, number), b"x").unwrap();
+        }
+    }
+    push(&repository, SYSTEM, "00000002.history", b"1\t0/680000\tbefore a time\n").unwrap();
+    push(&repository, SYSTEM, "00000003.history", b"1\t0/680000\tbefore\n\n2\t0/480000\tearlier\n").unwrap();
+    let (early, late) = (backup(1, 1, 2 << 20, 15), backup(2, 1, 5 << 20, 45));
+    with_backups(&repository, &[early, late]);
+    let log = repository.cluster_logs(&repository.backups().unwrap()).unwrap().remove(0);
+    let told: Vec<_> = log.lines.iter().map(|line| (line.timeline, line.until, line.missing)).collect();
+    // The changes in the later backup were written after the third timeline had left the first one.
+    assert_eq!(told, [(3, Some(9 << 20), None), (2, Some(8 << 20), None)]);
 }
 
 #[test]

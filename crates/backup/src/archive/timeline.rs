@@ -28,12 +28,16 @@ fn as_text_if_any<S: Serializer>(name: &Option<Name>, to: S) -> Result<S::Ok, S:
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct History {
     timeline: u32,
-    /// Earlier timelines, oldest first, each with the place at which it was left.
+    /// Earlier timelines, oldest first, each with the place at which it was left; these places rise.
     before: Vec<(u32, u64)>,
 }
 
 impl History {
     /// Parses lines of a timeline, the place at which it was left, and the reason; `None` if the file is no history.
+    ///
+    /// Numbers of timelines rise, but places need not: a server that ends recovery before the timeline that it recovers
+    /// along has begun notes that it left this one at the earlier place. So a timeline ends where it or a later one was
+    /// left first.
     pub(crate) fn parse(timeline: u32, content: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(content).ok()?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -43,12 +47,17 @@ impl History {
                 Some((words.next()?.parse().ok()?, parse_lsn(words.next()?)?))
             })
             .collect();
-        let before = before?;
+        let mut before = before?;
         let rises = before.windows(2).all(|pair| match pair {
-            [(earlier, left), (later, next)] => earlier < later && left <= next,
+            [(earlier, _), (later, _)] => earlier < later,
             _ => true,
         });
         let is_last = before.last().is_none_or(|(last, _)| *last < timeline);
+        let mut first = u64::MAX;
+        for (_, left) in before.iter_mut().rev() {
+            first = first.min(*left);
+            *left = first;
+        }
         (rises && is_last).then_some(Self { timeline, before })
     }
 

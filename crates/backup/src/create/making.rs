@@ -17,8 +17,10 @@ use crate::repository::Repository;
 use crate::root::{Root, Row};
 use crate::upload::{Uploaded, Uploader};
 
-/// Largest number of entries that wait for their pack's name. They bound the memory: beyond it a pack is ended early.
+/// Largest number of entries that wait for their pack's name, and of their bytes. They bound the memory: beyond them a
+/// pack is ended early.
 const WAITING_MAX: usize = 64 * CHUNK_ENTRIES;
+const WAITING_BYTES_MAX: usize = 32 << 20;
 
 impl<'r> Making<'r> {
     /// Begins a backup in `epoch` that takes over from `old` what stays the same. `is_whole` tells that the stream will
@@ -248,8 +250,14 @@ impl<'r> Making<'r> {
             if let Made::New(entries) = made
                 && entries.iter().any(is_open)
             {
-                let waiting = |made: &Made| if let Made::New(entries) = made { entries.len() } else { 0 };
-                if self.merge.made.iter().map(waiting).sum::<usize>() > WAITING_MAX {
+                let (mut count, mut bytes) = (0, 0);
+                for made in &self.merge.made {
+                    if let Made::New(entries) = made {
+                        count += entries.len();
+                        bytes += entries.iter().map(Entry::bytes).sum::<usize>();
+                    }
+                }
+                if count > WAITING_MAX || bytes > WAITING_BYTES_MAX {
                     return self.finish_data();
                 }
                 return Ok(());

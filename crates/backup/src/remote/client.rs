@@ -154,6 +154,34 @@ impl Remote {
         *remote.0.link.lock().await = Some(Arc::new(link));
         Ok(remote)
     }
+
+    /// Lists the objects of a folder whose names there come behind `after`.
+    fn list_after(&self, folder: &str, after: Option<String>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
+        let folder = folder.to_owned();
+        let inner = Arc::clone(&self.0);
+        // Each page has the names after the last one of the page before.
+        let pages = stream::try_unfold(Some(after), move |after| {
+            let (inner, folder) = (Arc::clone(&inner), folder.clone());
+            async move {
+                let Some(after) = after else { return Ok(None) };
+                match inner.ask(Request::List { folder: folder.clone(), after: after.clone() }).await? {
+                    Answer::Names { more, entries } => {
+                        let last = entries.last().map(|(name, _)| name.clone());
+                        // A host that lists the same names again would be asked for ever.
+                        if more && (last.is_none() || last <= after) {
+                            return Err(generic("the host lists names in no order"));
+                        }
+                        let page = entries
+                            .into_iter()
+                            .map(move |(name, size)| Ok(meta(Path::from(format!("{folder}/{name}")), size)));
+                        Ok(Some((stream::iter(page), Some(last).filter(|_| more))))
+                    }
+                    other => Err(failed(&Path::from(folder), other)),
+                }
+            }
+        });
+        futures_util::TryStreamExt::try_flatten(pages).boxed()
+    }
 }
 
 impl Inner {
@@ -306,30 +334,21 @@ impl ObjectStore for Remote {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
-        let folder = prefix.map(ToString::to_string).unwrap_or_default();
-        let inner = Arc::clone(&self.0);
-        // Each page has the names after the last one of the page before.
-        let pages = stream::try_unfold(Some(None::<String>), move |after| {
-            let (inner, folder) = (Arc::clone(&inner), folder.clone());
-            async move {
-                let Some(after) = after else { return Ok(None) };
-                match inner.ask(Request::List { folder: folder.clone(), after: after.clone() }).await? {
-                    Answer::Names { more, entries } => {
-                        let last = entries.last().map(|(name, _)| name.clone());
-                        // A host that lists the same names again would be asked for ever.
-                        if more && (last.is_none() || last <= after) {
-                            return Err(generic("the host lists names in no order"));
-                        }
-                        let page = entries
-                            .into_iter()
-                            .map(move |(name, size)| Ok(meta(Path::from(format!("{folder}/{name}")), size)));
-                        Ok(Some((stream::iter(page), Some(last).filter(|_| more))))
-                    }
-                    other => Err(failed(&Path::from(folder), other)),
-                }
-            }
-        });
-        futures_util::TryStreamExt::try_flatten(pages).boxed()
+        self.list_after(prefix.map_or("", Path::as_ref), None)
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, StoreResult<ObjectMeta>> {
+        let folder = prefix.map_or("", Path::as_ref);
+        let after = offset.as_ref().strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
+        let listed = self.list_after(folder, after.map(str::to_owned));
+        // The host may be wrong.
+        let offset = offset.clone();
+        let is_after = move |meta: &ObjectMeta| std::future::ready(meta.location > offset);
+        futures_util::TryStreamExt::try_filter(listed, is_after).boxed()
     }
 
     async fn list_with_delimiter(&self, _: Option<&Path>) -> StoreResult<ListResult> {

@@ -282,7 +282,14 @@ impl Served {
     /// Returns the first names after `after`, in order, as many as an answer takes. Names that are not ours are left
     /// out.
     async fn list(&self, folder: &Path, after: Option<String>) -> Answer {
-        let mut all = self.directory.list(Some(folder));
+        // Figures of the objects before are not asked for.
+        let mut all = match &after {
+            Some(after) if is_name(after) => {
+                let after = Path::from(format!("{folder}/{after}"));
+                self.directory.list_with_offset(Some(folder), &after)
+            }
+            _ => self.directory.list(Some(folder)),
+        };
         let mut first = std::collections::BTreeMap::new();
         let mut more = false;
         while let Some(found) = all.next().await {

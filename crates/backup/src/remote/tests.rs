@@ -49,15 +49,24 @@ impl Read for Cut {
 
 /// Dials a serving side of this process, which hears `left` bytes of the first connections, one after the other, and all of later ones.
 fn dial(options: ServeOptions, left: Vec<usize>, dialled: Arc<AtomicUsize>) -> Dial {
+    // Now and then what was answered still comes through.
+    let how = |left: usize| [std::net::Shutdown::Both, std::net::Shutdown::Read][left % 2];
+    dial_cut(options, left.into_iter().map(|left| (left, how(left))).collect(), dialled)
+}
+
+/// As [`dial`], with the way in which each connection goes.
+fn dial_cut(
+    options: ServeOptions,
+    cuts: Vec<(usize, std::net::Shutdown)>,
+    dialled: Arc<AtomicUsize>,
+) -> Dial {
     Box::new(move || {
         let number = dialled.fetch_add(1, Ordering::SeqCst);
         let (ours, theirs) = UnixStream::pair()?;
         let options = options.clone();
-        let left = left.get(number).copied().unwrap_or(usize::MAX);
+        let (left, how) = cuts.get(number).copied().unwrap_or((usize::MAX, std::net::Shutdown::Both));
         std::thread::spawn(move || {
             let output = theirs.try_clone().unwrap();
-            // Now and then what was answered still comes through.
-            let how = [std::net::Shutdown::Both, std::net::Shutdown::Read][left % 2];
             let ended = serve(&options, Cut { inner: theirs.try_clone().unwrap(), left, how }, output);
             let _ = theirs.shutdown(std::net::Shutdown::Both);
             drop(ended);
@@ -136,6 +145,32 @@ fn lists_go_on_page_by_page() {
     assert_eq!((listed.len(), names.len()), (count, count));
 }
 
+/// A log of commits grows without end, and each command asks what comes after the last one that it knows.
+#[test]
+fn a_list_from_a_name_on_asks_for_no_names_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("packs")).unwrap();
+    let count = NAMES_PER_ANSWER * 2 + 3;
+    let name = |number: usize| format!("{number:06}");
+    for number in 0..count {
+        std::fs::write(dir.path().join("packs").join(name(number)), b"x").unwrap();
+    }
+    let asked = Request::List { folder: "packs".into(), after: Some(name(count - 3)) };
+    let heard = sent(&[hello_of(dir.path(), VERSION), asked]).len();
+    // Another request would need another connection.
+    let dialled = Arc::new(AtomicUsize::new(0));
+    let once =
+        dial_cut(ServeOptions::default(), vec![(heard, std::net::Shutdown::Read)], Arc::clone(&dialled));
+    let found: Vec<_> = runtime().block_on(async {
+        let remote = Remote::open_by(&host(dir.path()), false, once).await.unwrap();
+        let offset = Path::from(format!("packs/{}", name(count - 3)));
+        remote.list_with_offset(Some(&Path::from("packs")), &offset).try_collect().await.unwrap()
+    });
+    let names: Vec<_> = found.iter().map(|meta| meta.location.to_string()).collect();
+    assert_eq!(names, [count - 2, count - 1].map(|number| format!("packs/{}", name(number))));
+    assert_eq!(dialled.load(Ordering::SeqCst), 1);
+}
+
 /// The answer to frames that a client of its own making sends, until the serving side ends.
 fn raw(options: &ServeOptions, frames: &[u8]) -> (Vec<Answer>, Result<()>) {
     let mut said = Vec::new();
@@ -159,8 +194,12 @@ fn sent(requests: &[Request]) -> Vec<u8> {
 }
 
 fn hello(directory: &FilePath) -> Request {
+    hello_of(directory, "0")
+}
+
+fn hello_of(directory: &FilePath, version: &str) -> Request {
     let directory = directory.as_os_str().as_encoded_bytes().to_vec();
-    Request::Hello { protocol: PROTOCOL, make: false, version: "0".into(), directory }
+    Request::Hello { protocol: PROTOCOL, make: false, version: version.into(), directory }
 }
 
 #[test]

@@ -118,8 +118,10 @@ impl Repository {
                 break;
             }
             // Another writer may have appended it just now.
-            if !self.has_commit(there + 1)? {
-                return self.end_behind_gap(there);
+            if !self.has_commit(there + 1)?
+                && let Some(end) = self.end_behind_gap(there)?
+            {
+                return Ok(end);
             }
         }
         // If no newer commit came, it was read just now.
@@ -154,19 +156,26 @@ impl Repository {
         }
     }
 
-    /// Finds the end of a log in which the commit after `there` is missing, by listing all commits.
-    fn end_behind_gap(&self, there: u64) -> Result<LogEnd> {
+    /// Finds the end of a log in which the commit after `there` is missing, by listing all commits; `None` if it is there
+    /// by now, or what comes behind was put there by others and is no commit.
+    fn end_behind_gap(&self, there: u64) -> Result<Option<LogEnd>> {
         let mut numbers = BTreeSet::new();
         self.store.list(&commit::folder(&self.id), &mut |name, _| {
             numbers.extend(u64::from_str_radix(name, 16).ok());
         })?;
-        let last = numbers.last().copied().unwrap_or(there);
+        let Some(last) = numbers.last().copied().filter(|last| *last > there) else {
+            self.has_no_gap.store(true, Ordering::Relaxed);
+            return Ok(None);
+        };
+        if numbers.contains(&(there + 1)) {
+            return Ok(None);
+        }
         let lost = (there + 1..last).filter(|number| !numbers.contains(number)).take(LOST_COMMITS_MAX + 1);
         let lost: BTreeSet<u64> = lost.collect();
         let missing = Error::Missing { object: commit::path(&self.id, there + 1) };
         let (intact, mut faults) = self.intact_of(numbers.into_iter().rev())?;
         faults.insert(0, missing);
-        Ok(LogEnd { intact, last, lost, faults })
+        Ok(Some(LogEnd { intact, last, lost, faults }))
     }
 
     /// Returns the first of some commits that is intact, and the damage to those before it.

@@ -276,3 +276,43 @@ fn writers_at_once_lose_nothing_and_late_ones_are_fenced() {
     assert_eq!(pruned.forgotten.len(), 6);
     assert_eq!(repository.verify(&repository.backups().unwrap(), 1.0, 0, &mut |_| {}).unwrap().damages, 0);
 }
+
+/// Servers of files put folders of their own beside what they keep.
+#[test]
+fn files_of_others_beside_the_commits_are_no_commits() {
+    let bench = Bench::new(1);
+    let repository = bench.init(None);
+    create(&repository, &bench.stream(&bench.snapshot("one"), None)).unwrap();
+    let objects = bench.objects();
+    let (commit, bytes) = objects.iter().rfind(|(name, _)| name.contains("/log/")).unwrap();
+    let (folder, _) = commit.rsplit_once('/').unwrap();
+    for name in [format!("{folder}/@eaDir/0"), format!("{commit}.bak")] {
+        bench.set(&name, Some(bytes));
+    }
+    let repository = Repository::open(bench.store(), Seen::default(), None).unwrap();
+    let two = bench.snapshot("two");
+    create(&repository, &bench.stream(&two, None)).unwrap();
+    let repository = Repository::open(bench.store(), Seen::default(), None).unwrap();
+    let checked = repository.check().unwrap();
+    assert_eq!((checked.damages, repository.backups().unwrap().len()), (0, 2), "{:?}", checked.told);
+    // A commit that is missing is still seen beside them.
+    let objects = bench.objects();
+    let commits: Vec<_> = objects.keys().filter(|name| name.starts_with(folder)).collect();
+    bench.set(commits[1], None);
+    let repository = Repository::open(bench.store(), Seen::default(), None).unwrap();
+    assert!(repository.check().unwrap().damages > 0);
+}
+
+/// Entries that wait for the name of a pack are in memory.
+#[test]
+fn few_bytes_of_values_wait_for_the_pack_of_a_page() {
+    let bench = Bench::new(1);
+    let repository = bench.init(None);
+    let dataset = bench.pool.open_dataset("db").unwrap();
+    (0..1000).for_each(|object| put(&*dataset, 1000 + object, &[7; 60_000]));
+    let one = bench.snapshot("one");
+    let created = create(&repository, &bench.stream(&one, None)).unwrap();
+    // The pack with the pages was ended before all 60 MB of values, which compress well, had come.
+    assert!(created.packs > 1, "{created:?}");
+    assert_eq!(repository.check().unwrap().damages, 0);
+}

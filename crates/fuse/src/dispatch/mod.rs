@@ -14,7 +14,7 @@ use crate::coherence::Coherence;
 use crate::errno::errno;
 use crate::operation::{Change, Create, Operation, Query, Write};
 use crate::protocol::Opcode;
-use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Wait};
+use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Source, Wait};
 pub(crate) use convert::opened;
 use convert::statfs_out;
 use pagefold_engine::dataset::Journal;
@@ -36,6 +36,7 @@ pub struct Dispatch {
     /// Journal in which requests that change something are claimed, and the number of the connection there.
     claims: Option<(Arc<Journal>, u32)>,
     coherence: Arc<Coherence>,
+    source: Source,
 }
 
 /// First version of the protocol whose kernels are known to send FSYNC after synchronous buffered writes.
@@ -44,7 +45,14 @@ const MINOR_KERNEL_SYNCS: u32 = 45;
 impl Dispatch {
     /// Returns a handler that answers from `fs`.
     pub fn new(fs: Arc<Fs>) -> Self {
-        Self { fs, kernel_syncs: AtomicBool::new(false), claims: None, coherence: Arc::new(Coherence::new()) }
+        let (kernel_syncs, coherence) = (AtomicBool::new(false), Arc::new(Coherence::new()));
+        Self { fs, kernel_syncs, claims: None, coherence, source: Source::Devices }
+    }
+
+    /// Notes where calls may have to read.
+    #[must_use]
+    pub fn reading_from(self, source: Source) -> Self {
+        Self { source, ..self }
     }
 
     /// As [`Dispatch::new`], but notes the requests that were carried out in the journal into which changes of `fs` are
@@ -288,6 +296,10 @@ impl Dispatch {
 }
 
 impl Handler for Dispatch {
+    fn source(&self) -> Source {
+        self.source
+    }
+
     fn agreed(&self, agreement: &Agreement, kernel: &Kernel) {
         let kernel = kernel.clone();
         self.coherence.agreed(&kernel);

@@ -99,7 +99,7 @@ impl Running for Rings {
 /// those that were started end with the mount, and the kernel uses /dev/fuse.
 pub(super) fn start(wiring: &Wiring) -> io::Result<Box<dyn Running>> {
     let (report, reports) = mpsc::channel();
-    let blocking = Blocking::shared();
+    let blocking = Blocking::shared(wiring.handler.source());
     let cpus = possible_cpus()?;
     let depth = (RING_ENTRIES_MAX / cpus).clamp(RING_DEPTH_MIN, RING_DEPTH_MAX);
     let mut threads = Vec::with_capacity(cpus);

@@ -62,6 +62,8 @@ pub(crate) struct ExportSource {
     pub is_supervised: bool,
     /// The dataset, under its `sync` policy.
     pub dataset: Arc<dyn Dataset>,
+    /// True if some of it is only in a backup.
+    pub is_incomplete: bool,
     /// Options of its file system.
     pub fs_options: FsOptions,
     /// The pool.

@@ -109,6 +109,7 @@ impl PolicedDataset {
             read_only,
             is_supervised: handover.is_supervised(),
             dataset: Arc::clone(&self.policy) as Arc<dyn Dataset>,
+            is_incomplete: self.bringing.is_some(),
             fs_options,
             pool: Arc::clone(pool),
             dataset_lock: Arc::clone(dataset_lock),

@@ -8,7 +8,7 @@ use pagefold_fs::Ino;
 use super::super::Dispatch;
 use super::{HIDDEN_DIR, SnapshotTree, is_live};
 use crate::operation::{Change, Operation, Query};
-use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Wait};
+use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Source, Wait};
 
 /// A file system with its snapshots.
 pub struct WithSnapshots {
@@ -83,6 +83,10 @@ fn is_hidden(parent: u64, name: &[u8]) -> bool {
 }
 
 impl Handler for WithSnapshots {
+    fn source(&self) -> Source {
+        self.live.source()
+    }
+
     fn agreed(&self, agreement: &Agreement, kernel: &Kernel) {
         self.live.agreed(agreement, kernel);
     }

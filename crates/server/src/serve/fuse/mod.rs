@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use pagefold_fs::Fs;
 use pagefold_fuse::{
-    Agreement, Dispatch, Handler, Held, KnownSnapshot, MountError, Mounter, Session, SnapshotTree, Unmount,
-    WithSnapshots,
+    Agreement, Dispatch, Handler, Held, KnownSnapshot, MountError, Mounter, Session, SnapshotTree, Source,
+    Unmount, WithSnapshots,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -67,6 +67,8 @@ impl FuseFrontEnd {
             Some(journal) => Dispatch::with_journal(Arc::clone(&fs), Arc::clone(journal), source.connection),
             None => Dispatch::new(Arc::clone(&fs)),
         };
+        let reads = if source.is_incomplete { Source::Store } else { Source::Devices };
+        let live = live.reading_from(reads);
         let handler: Arc<dyn Handler> = match source.wanted.is_snapshot() {
             true => Arc::new(live),
             false => Arc::new(WithSnapshots::new(live, Arc::clone(&tree))),
