@@ -126,7 +126,7 @@ impl Repository {
             is_inside: false,
             content: file.content,
         };
-        let bytes = Bytes::from(self.encode_log(&file, before.as_deref())?);
+        let bytes = self.proven_log(&file, &path, self.encode_log(&file, before.as_deref())?)?;
         if self.store.create(&path, bytes)? {
             return Ok(Pushed::New);
         }
@@ -136,6 +136,22 @@ impl Repository {
             return Ok(Pushed::Same);
         }
         Err(Error::Exists(format!("{name} of cluster {system} was archived before, with another content")))
+    }
+
+    /// Returns an encoded file if it has the content when it is decoded, and else the file encoded without a model. The
+    /// server removes its own file once this one is archived: then it is the only copy.
+    fn proven_log(&self, file: &File<'_>, path: &str, encoded: Vec<u8>) -> Result<Bytes> {
+        let decoded = object::decode(&encoded, path, &self.id, &self.sealer);
+        if decoded.as_ref().is_ok_and(|(_, content)| content == file.content) {
+            return Ok(encoded.into());
+        }
+        let error = decoded.err().map_or_else(|| "it is another file".to_owned(), |error| error.to_string());
+        tracing::error!(
+            file = file.name,
+            error,
+            "it could not be decoded again, and is archived without a model"
+        );
+        Ok(object::encode(&self.id, &self.sealer, file, None)?.into())
     }
 
     /// Encodes a file, a segment by a model: that of the segment before, whose object is at `before`, or a new one.

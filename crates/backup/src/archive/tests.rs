@@ -239,6 +239,34 @@ fn pages_that_no_model_describes_come_back() {
     }
 }
 
+/// The coder is at fault, as far as anybody knows: nothing of the file is lost.
+#[test]
+fn a_file_that_would_come_back_otherwise_is_archived_without_a_model() {
+    let (_, repository) = repository(Some("secret"));
+    let (name, path) = (segment(1, 4), "wal/4");
+    let file = |content| File {
+        system: SYSTEM,
+        name: &name,
+        segment_bytes: SIZE,
+        times: None,
+        is_last: false,
+        is_inside: false,
+        content,
+    };
+    let (ours, others) = (content(1, SIZE as usize), content(2, SIZE as usize));
+    let decode = |bytes: &[u8]| object::decode(bytes, path, &repository.id, &repository.sealer).unwrap();
+    let encode = |file: &File<'_>| repository.encode_log(file, None).unwrap();
+    let right = encode(&file(&ours));
+    assert_eq!(repository.proven_log(&file(&ours), path, right.clone()).unwrap(), right);
+    let mut cut = right.clone();
+    cut.truncate(right.len() - 1);
+    for wrong in [encode(&file(&others)), cut] {
+        let proven = repository.proven_log(&file(&ours), path, wrong).unwrap();
+        let (head, content) = decode(&proven);
+        assert!(content == ours && head.name == name);
+    }
+}
+
 #[test]
 fn gaps_are_told_and_times_found() {
     let (_memory, repository) = repository(None);
