@@ -1,11 +1,14 @@
 use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::memory::Gauge;
+use pagefold_engine::pool::Unreadable;
+use pagefold_engine::types::Key;
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::{Bed, ROOT, USER, assert_err, pattern};
+use crate::codec::Inode;
 use crate::inode::NODE_BYTES;
 use crate::limits::INODE_BYTES;
 use crate::{Fs, FsError, FsOptions, Ino, OpenFlags, XattrMode};
@@ -303,6 +306,29 @@ fn files_of_the_kernel_that_were_deleted_go_with_its_last_reference() {
     while bed.fs.reap(1000).unwrap() {}
     assert_eq!(bed.dataset.pages(), 1, "nobody has said that it is worth asking");
     bed.fs.forget(file, 1);
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.dataset.pages(), 0);
+    bed.check();
+}
+
+#[test]
+fn a_damaged_deleted_file_keeps_nothing_else_from_being_freed() {
+    let bed = Bed::new();
+    let [damaged, _] = ["damaged", "other"].map(|name| {
+        let ino = bed.create(ROOT, name).ino;
+        bed.write(ino, 0, &pattern(1, 30_000));
+        bed.fs.unlink(ROOT, name.as_bytes()).unwrap();
+        bed.fs.release(ino);
+        bed.fs.forget(ino, 1);
+        ino
+    });
+    let key = Inode::key(damaged.0);
+    let behind = Key { offset: 1, ..key };
+    bed.dataset.damage(Unreadable { keys: vec![(key, behind)], ..Unreadable::default() });
+    while bed.fs.reap(1).is_ok_and(|more| more) {}
+    assert_eq!(bed.dataset.pages(), 2, "those of the damaged file");
+    assert_err!(bed.fs.reap(1000), FsError::Engine(_));
+    bed.dataset.damage(Unreadable::default());
     while bed.fs.reap(1000).unwrap() {}
     assert_eq!(bed.dataset.pages(), 0);
     bed.check();
