@@ -238,7 +238,10 @@ fn unlinked_files_outlive_the_cache() {
 fn resumed(bed: &Bed, held: &Arc<Mutex<Vec<u64>>>) -> Bed {
     let held = Arc::clone(held);
     let dataset = Arc::new(bed.dataset.crashed());
-    let fs = Fs::mount(dataset.clone(), bed.clock.clone(), FsOptions::default()).unwrap();
+    let options = FsOptions { resumed: true, ..FsOptions::default() };
+    let fs = Fs::mount(dataset.clone(), bed.clock.clone(), options).unwrap();
+    // A write of another dataset that finds no space has everything freed that can be.
+    dataset.reapers().unwrap().reap_some();
     fs.ask_kernel(Arc::new(move |ino: Ino| held.lock().contains(&ino.0)));
     Bed { fs, dataset, clock: bed.clock.clone() }
 }
