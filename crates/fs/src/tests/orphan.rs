@@ -314,6 +314,27 @@ fn files_of_the_kernel_that_were_deleted_go_with_its_last_reference() {
     bed.check();
 }
 
+/// Nothing but the answer leads to a file without a name, and the process that made it died before it could answer.
+#[test]
+fn a_file_without_a_name_waits_for_the_answer_of_the_next_process() {
+    let before = Bed::new();
+    let made = before.fs.tmpfile(ROOT, 0o600, &USER).unwrap().ino;
+    let dataset = Arc::new(before.dataset.crashed());
+    let options = FsOptions { resumed: true, ..FsOptions::default() };
+    let fs = Fs::mount(dataset.clone(), before.clock.clone(), options).unwrap();
+    fs.open_again(made).unwrap();
+    fs.ask_kernel(Arc::new(|_| false));
+    let bed = Bed { fs, dataset, clock: before.clock.clone() };
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.fs.entry_again(Some(made), ROOT, b"", false).unwrap().attr.nlink, 0);
+    bed.write(made, 0, b"content");
+    bed.check();
+    bed.fs.release(made);
+    while bed.fs.reap(1000).unwrap() {}
+    assert_err!(bed.fs.getattr(made), FsError::Stale);
+    bed.check();
+}
+
 #[test]
 fn a_damaged_deleted_file_keeps_nothing_else_from_being_freed() {
     let bed = Bed::new();
