@@ -123,14 +123,15 @@ impl Fs {
 
     /// Writes access times that so far are only in memory. Called in the background every few seconds and before
     /// unmounting.
+    ///
+    /// Errors: the first that was met; all other times are written.
     pub fn flush_times(&self) -> Result<()> {
         let dirty = std::mem::take(&mut *self.atimes.lock());
-        for ino in dirty {
-            if let Some(node) = self.nodes.peek(ino) {
-                self.flush_time(&node)?;
-            }
+        let mut flushed = Ok(());
+        for node in dirty.into_iter().filter_map(|ino| self.nodes.peek(ino)) {
+            flushed = flushed.and(self.flush_time(&node));
         }
-        Ok(())
+        flushed
     }
 
     /// Returns true if so many access times wait to be written that [`Fs::flush_times`] is due: their inodes cannot
@@ -140,7 +141,8 @@ impl Fs {
     }
 
     /// Writes the access time of one inode. If the pool is full, the time stays in memory, or is given up if many wait:
-    /// the caller must not fail because of it.
+    /// the caller must not fail because of it. If it cannot be written for another reason, it is given up, because the
+    /// inode could never leave the memory.
     pub(crate) fn flush_time(&self, node: &Arc<Node>) -> Result<()> {
         if !node.cached.read().atime_dirty {
             return Ok(());
@@ -157,7 +159,11 @@ impl Fs {
                 }
                 Ok(())
             }
-            other => other,
+            Err(error) => {
+                node.cached.write().atime_dirty = false;
+                Err(error)
+            }
+            Ok(()) => Ok(()),
         }
     }
 }

@@ -12,10 +12,31 @@ use pagefold_engine::dataset::journal::aside;
 use pagefold_engine::types::Key;
 
 use crate::codec::{Inode, freeing_key, kind};
-use crate::error::Result;
+use crate::error::{FsError, Result};
 use crate::fs::Fs;
 use crate::inode::Locked;
 use crate::limits::FREE_PAGES_MAX;
+
+/// State of one call of [`Fs::reap`].
+pub(crate) struct ReapTurn {
+    /// Number of pages that may still be freed.
+    pub(crate) budget: u64,
+    /// The first damage that was met.
+    pub(crate) damage: Option<FsError>,
+}
+
+impl ReapTurn {
+    /// Takes the outcome of one item. An item that is damaged is passed over: it keeps its space, and nothing else does.
+    pub(crate) fn past_damage(&mut self, outcome: Result<bool>) -> Result<bool> {
+        match outcome {
+            Err(error) if error.is_damage() => {
+                self.damage.get_or_insert(error);
+                Ok(true)
+            }
+            outcome => outcome,
+        }
+    }
+}
 
 impl Fs {
     /// Returns the largest number of pages that one change frees.
@@ -78,14 +99,15 @@ impl Fs {
     }
 
     /// Frees the pages that inodes on the list have yet to free; returns false if the budget was used up first.
-    pub(crate) fn reap_freeing(&self, budget: &mut u64) -> Result<bool> {
+    pub(crate) fn reap_freeing(&self, turn: &mut ReapTurn) -> Result<bool> {
         let mut from = freeing_key(0);
         let to = Key::new(0, kind::FREEING + 1, 0);
         loop {
             let batch = self.dataset.range(&from, &to, crate::limits::READDIR_BATCH)?;
             for (key, _) in &batch {
                 from = Key { offset: key.offset.saturating_add(1), ..*key };
-                if !self.free_inode(key.offset, budget)? {
+                let freed = self.free_inode(key.offset, &mut turn.budget);
+                if !turn.past_damage(freed)? {
                     return Ok(false);
                 }
             }

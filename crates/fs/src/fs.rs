@@ -105,8 +105,8 @@ impl Fs {
         let fs = Arc::new(Self {
             dataset,
             clock,
-            // A read-only mount removes nothing, so it need not count references.
-            nodes: Nodes::new(!options.read_only, options.inodes.clone()),
+            // A read-only mount removes nothing, so it need not count references; and those from before cannot be counted.
+            nodes: Nodes::new(!options.read_only && !options.resumed, options.inodes.clone()),
             read_only: AtomicBool::new(options.read_only),
             atime: AtomicU8::new(options.atime as u8),
             options,
@@ -131,7 +131,8 @@ impl Fs {
 
     /// Stops counting references, so that inodes which the kernel knows need not be kept in memory. From now on, before
     /// an unlinked file that is not open is removed, `holds` is asked whether the kernel still refers to it. Must be
-    /// called before the kernel's first call, even if that is a kernel that knows inodes from a process that died.
+    /// called before the kernel's first call, even if that is a kernel that knows inodes from a process that died
+    /// ([`FsOptions::resumed`]).
     ///
     /// The answer is exact: the kernel looks names up, and removes them, under a lock of their directory that it holds
     /// until it has our answer. So if the kernel does not refer to an inode without a name, no answer that leads to

@@ -194,6 +194,7 @@ impl Fs {
             return Ok(Written { offset, len: 0 });
         }
         let mut changes = Vec::with_capacity(4);
+        let was_empty = inode.object == 0;
         self.write_into(&node, inode, offset, data, &mut changes)?;
         inode.size = inode.size.max(end);
         let now = self.now();
@@ -203,6 +204,10 @@ impl Fs {
         locked.put(&mut changes);
         locked.apply(self.dataset(), changes)?;
         locked.publish();
+        // A write that finds no space is made again, and decides the recordsize again.
+        if was_empty && locked.new.object != 0 {
+            *node.name_hint.lock() = None;
+        }
         Ok(Written { offset, len: data.len() })
     }
 
@@ -225,7 +230,6 @@ impl Fs {
             }
             let recordsize = self.decide_recordsize(node, inode, offset, data);
             self.give_object(node.ino, inode, recordsize)?;
-            *node.name_hint.lock() = None;
         }
         uncover(inode, offset, data.len() as u64, changes);
         changes.push(Change::Write { object: inode.object, record_size: inode.recordsize, offset, data });

@@ -33,6 +33,9 @@ pub struct FsOptions {
     pub atime: AtimePolicy,
     /// Refuse every change.
     pub read_only: bool,
+    /// The kernel knows inodes from a process that died: nothing that was deleted is freed before
+    /// [`Fs::ask_kernel`](crate::Fs::ask_kernel) was called.
+    pub resumed: bool,
     /// Recordsize of new files in bytes (the `recordsize` property): a power of two from 4 KiB to 1 MiB; `None`: `hint`
     /// finds it out.
     pub recordsize: Option<u32>,

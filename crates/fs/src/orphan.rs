@@ -11,6 +11,7 @@ use pagefold_engine::types::Key;
 
 use crate::codec::{Inode, freeing_key, kind};
 use crate::error::Result;
+use crate::freeing::ReapTurn;
 use crate::fs::Fs;
 use crate::inode::Retired;
 use crate::limits::{READDIR_BATCH, REAP_PAGES};
@@ -65,49 +66,64 @@ impl Fs {
     /// Frees up to about `pages` pages of deleted files and of what was cut out of others; returns true if there is
     /// more to do. Called from a background thread, and by changes that find no space. Does nothing on a read-only
     /// mount.
+    ///
+    /// Errors: damage, once everything else was freed; other errors of the dataset at once.
     pub fn reap(&self, pages: u64) -> Result<bool> {
         let _one = self.reaping.lock();
         if self.is_read_only() || !self.orphans.swap(false, Ordering::AcqRel) {
             return Ok(false);
         }
-        let mut budget = pages;
+        let mut turn = ReapTurn { budget: pages, damage: None };
         let done = self
-            .reap_data(&mut budget)
-            .and_then(|data| Ok(data && self.reap_freeing(&mut budget)?))
-            .and_then(|freed| Ok(freed && self.reap_inodes(&mut budget)?));
-        if !matches!(done, Ok(true)) {
+            .reap_data(&mut turn)
+            .and_then(|data| Ok(data && self.reap_freeing(&mut turn)?))
+            .and_then(|freed| Ok(freed && self.reap_inodes(&mut turn)?));
+        let left = match (done, turn.damage) {
+            (Ok(true), Some(damage)) => Err(damage),
+            (done, _) => done.map(|done| !done),
+        };
+        if !matches!(left, Ok(false)) {
             self.note_orphan();
         }
-        done.map(|done| !done)
+        left
     }
 
     /// Frees the objects on the lists. Returns true if only objects in use are left, false if the budget was used up
     /// first.
-    fn reap_data(&self, budget: &mut u64) -> Result<bool> {
-        Ok(self.reap_objects(kind::FILLING, budget)? && self.reap_objects(kind::ORPHAN_DATA, budget)?)
+    fn reap_data(&self, turn: &mut ReapTurn) -> Result<bool> {
+        Ok(self.reap_objects(kind::FILLING, turn)? && self.reap_objects(kind::ORPHAN_DATA, turn)?)
     }
 
     /// As [`Fs::reap_data`], for one list.
-    fn reap_objects(&self, list: u8, budget: &mut u64) -> Result<bool> {
+    fn reap_objects(&self, list: u8, turn: &mut ReapTurn) -> Result<bool> {
         let (mut from, to) = (Key::new(0, list, 0), Key::new(0, list + 1, 0));
         loop {
             let batch = self.dataset.range(&from, &to, READDIR_BATCH)?;
             for (key, _) in &batch {
                 from = Key { offset: key.offset.saturating_add(1), ..*key };
-                if self.is_in_use(key)? {
-                    continue;
-                }
-                if !self.punch_all(key.offset, budget)? || *budget == 0 {
+                let reaped = self.reap_object(key, &mut turn.budget);
+                if !turn.past_damage(reaped)? {
                     return Ok(false);
                 }
-                *budget -= 1;
-                let codec = Key::new(key.offset, Key::COMPRESSION, 0);
-                self.dataset.apply(&[Change::Delete(*key), Change::Delete(codec)])?;
             }
             if batch.len() < READDIR_BATCH {
                 return Ok(true);
             }
         }
+    }
+
+    /// Frees an object on a list, unless it is in use. Returns false if the budget was used up first.
+    fn reap_object(&self, key: &Key, budget: &mut u64) -> Result<bool> {
+        if self.is_in_use(key)? {
+            return Ok(true);
+        }
+        if !self.punch_all(key.offset, budget)? || *budget == 0 {
+            return Ok(false);
+        }
+        *budget -= 1;
+        let codec = Key::new(key.offset, Key::COMPRESSION, 0);
+        self.dataset.apply(&[Change::Delete(*key), Change::Delete(codec)])?;
+        Ok(true)
     }
 
     /// Returns true if an object on a list is to be left alone. An object that is not spared any more may have become a
@@ -118,7 +134,7 @@ impl Fs {
     }
 
     /// As [`Fs::reap_data`], for the inodes that nobody uses any more.
-    fn reap_inodes(&self, budget: &mut u64) -> Result<bool> {
+    fn reap_inodes(&self, turn: &mut ReapTurn) -> Result<bool> {
         let mut from = Key::new(0, kind::ORPHAN_INODE, 0);
         let to = Key::new(0, kind::ORPHAN_INODE + 1, 0);
         loop {
@@ -133,7 +149,8 @@ impl Fs {
                         continue;
                     }
                 }
-                if !self.reap_inode(key.offset, budget)? {
+                let reaped = self.reap_inode(key.offset, &mut turn.budget);
+                if !turn.past_damage(reaped)? {
                     return Ok(false);
                 }
             }

@@ -255,11 +255,13 @@ pub struct Fetching {
 
 /// Answers requests: the file system as a transport sees it.
 pub trait Handler: Send + Sync + 'static {
-    /// Tells what was agreed with the kernel. Called before the first request; `kernel` can be asked from then on.
+    /// Tells what was agreed with the kernel. Called before the first request is passed to [`Handler::handle`]; `kernel`
+    /// can be asked from then on.
     fn agreed(&self, _agreement: &crate::Agreement, _kernel: &Kernel) {}
 
     /// Tells that the connection was taken over from a process that died: `requests` are those that the kernel asks
-    /// again, and no others will be asked again. They are passed to [`Handler::handle`] afterwards.
+    /// again, and no others will be asked again. They are passed to [`Handler::handle`] afterwards. Called before
+    /// [`Handler::agreed`]: the kernel does not know yet what these requests have made.
     fn taken_over(&self, _requests: &mut [Request]) {}
 
     /// Returns where calls may have to read: those that wait for a store have threads of their own.

@@ -146,7 +146,6 @@ impl Session {
     ) -> Result<Self, MountError> {
         let Held { device, dir, device_minor, agreement } = held;
         let stats = Arc::new(Stats::default());
-        handler.agreed(&agreement, &Kernel::new(&device));
         let wiring = Wiring {
             device: Arc::clone(&device),
             handler,
@@ -156,7 +155,7 @@ impl Session {
             mounter: Arc::clone(&mounter),
             takeover: true,
         };
-        let running = transport::resume(wiring);
+        let running = transport::resume(wiring, &agreement);
         let running = running.map_err(|error| MountError::os("take over the mount at", &dir, error))?;
         let running = Mutex::new(Some(running));
         Ok(Self { dir, device_minor, agreement, device, stats, running, mounter })

@@ -48,6 +48,7 @@ impl LiveDataset {
         self.shared.check_writable()?;
         self.check_open()?;
         let ready = self.prepare(changes)?;
+        self.load_nodes(&ready)?;
         let written: u64 = changes
             .iter()
             .map(|change| if let Change::Write { data, .. } = change { data.len() as u64 } else { 0 })
@@ -189,6 +190,36 @@ impl LiveDataset {
             at += len as u64;
         }
         Ok(())
+    }
+
+    /// Brings the nodes of the tree into memory that changes need, except those of pages that are written, which the
+    /// commit needs. A node that cannot be read is an error of this change alone; met in the middle of a change, it would
+    /// end all changes.
+    fn load_nodes(&self, ready: &[Ready]) -> Result<()> {
+        let mut keys = Vec::with_capacity(ready.len());
+        for change in ready {
+            match *change {
+                Ready::Value(key, _) => keys.push(key),
+                Ready::Punch { object, from, to } if from < to => {
+                    keys.push(Key::new(object, Key::USAGE, 0));
+                    keys.extend([Key::page(object, from), Key::page(object, to - 1)]);
+                    keys.extend([Key::base(object, from, 0), last_base(object, to)]);
+                }
+                Ready::Share { from_object, from_page, to_object, to_page, count } => {
+                    for (object, first) in [(from_object, from_page), (to_object, to_page)] {
+                        keys.push(Key::new(object, Key::USAGE, 0));
+                        self.tree.pages(object, first, &mut vec![None; count as usize])?;
+                        self.bases_between(object, first, first + count)?;
+                    }
+                }
+                Ready::Page(..) | Ready::Punch { .. } => {}
+            }
+        }
+        keys.sort_unstable();
+        if self.tree.absent(&keys).is_empty() {
+            return Ok(());
+        }
+        keys.iter().try_for_each(|key| self.tree.get(key).map(drop))
     }
 
     /// Takes the gate, and reserves `claim` as well as room in the log and the journal. It commits or makes room first
@@ -338,6 +369,14 @@ impl LiveDataset {
         drop(stages);
         self.shared.accepted.fetch_add(1, Ordering::Release);
         Ok(())
+    }
+}
+
+/// Returns the last key that bases of pages below `to` may have; `u64::MAX` stands for all pages.
+fn last_base(object: u64, to: u64) -> Key {
+    match Key::base(object, to, 0) {
+        Key { kind: Key::BASE, offset, .. } => Key::new(object, Key::BASE, offset.saturating_sub(1)),
+        _ => Key::new(object, Key::BASE, u64::MAX),
     }
 }
 

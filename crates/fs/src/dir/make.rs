@@ -45,6 +45,12 @@ impl Fs {
         Ok(entry)
     }
 
+    /// Opens a file that [`Fs::tmpfile`] made for an earlier process, which did not answer. Neither a name nor the kernel
+    /// leads to that file before the answer, so this open alone keeps it. Must be called before [`Fs::ask_kernel`].
+    pub fn open_again(&self, made: Ino) -> Result<()> {
+        self.node(made).map(|node| node.add_open())
+    }
+
     /// Makes a regular file, fifo, socket or device; does not open it.
     pub fn mknod(
         &self,

@@ -8,6 +8,7 @@ const P: u64 = 4096;
 const OPTIONS: FsOptions = FsOptions {
     atime: crate::AtimePolicy::Relative,
     read_only: false,
+    resumed: false,
     recordsize: Some(4096),
     hint: None,
     inodes: None,

@@ -150,3 +150,21 @@ fn read_only_mounts_change_nothing() {
     bed.fs.sync().unwrap();
     assert_eq!(bed.dataset.applies(), applies);
 }
+
+/// Inodes with times to be written cannot leave the memory.
+#[test]
+fn access_times_that_cannot_be_written_are_given_up() {
+    let bed = Bed::new();
+    let files = ["a", "b", "c"].map(|name| bed.create(ROOT, name).ino);
+    files.iter().for_each(|file| bed.write(*file, 0, b"x"));
+    bed.clock.advance(1000);
+    let dirty = || {
+        let nodes = files.iter().filter_map(|file| bed.fs.nodes.peek(file.0));
+        nodes.filter(|node| node.cached.read().atime_dirty).count()
+    };
+    files.iter().for_each(|file| drop(bed.read(*file, 0, 1)));
+    assert_eq!(dirty(), 3);
+    bed.dataset.fail("a device failed");
+    assert_err!(bed.fs.flush_times(), FsError::Engine(_));
+    assert_eq!(dirty(), 0);
+}

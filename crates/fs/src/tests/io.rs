@@ -62,6 +62,22 @@ fn writes_have_bounds() {
     bed.check();
 }
 
+/// A write that finds no space at first is made again once something was freed.
+#[test]
+fn the_name_counts_for_the_recordsize_also_on_a_full_pool() {
+    let hint = |_: u64, _: &[u8], name: Option<&str>| (name == Some("big")).then_some(32768);
+    let bed = Bed::with(200_000, FsOptions { hint: Some(Arc::new(hint)), ..Default::default() });
+    let deleted = bed.create(ROOT, "deleted").ino;
+    bed.write(deleted, 0, &pattern(1, 160_000));
+    let file = bed.create(ROOT, "big").ino;
+    bed.fs.unlink(ROOT, b"deleted").unwrap();
+    bed.fs.release(deleted);
+    bed.fs.forget(deleted, 1);
+    bed.write(file, 0, &pattern(2, 60_000));
+    assert_eq!(bed.fs.getattr(file).unwrap().blksize, 32768);
+    bed.check();
+}
+
 #[test]
 fn the_recordsize_is_decided_by_the_first_data() {
     let hint = |offset: u64, data: &[u8], name: Option<&str>| match (offset, data.first(), name) {

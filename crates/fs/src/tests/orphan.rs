@@ -1,11 +1,14 @@
 use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::memory::Gauge;
+use pagefold_engine::pool::Unreadable;
+use pagefold_engine::types::Key;
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::{Bed, ROOT, USER, assert_err, pattern};
+use crate::codec::Inode;
 use crate::inode::NODE_BYTES;
 use crate::limits::INODE_BYTES;
 use crate::{Fs, FsError, FsOptions, Ino, OpenFlags, XattrMode};
@@ -235,7 +238,10 @@ fn unlinked_files_outlive_the_cache() {
 fn resumed(bed: &Bed, held: &Arc<Mutex<Vec<u64>>>) -> Bed {
     let held = Arc::clone(held);
     let dataset = Arc::new(bed.dataset.crashed());
-    let fs = Fs::mount(dataset.clone(), bed.clock.clone(), FsOptions::default()).unwrap();
+    let options = FsOptions { resumed: true, ..FsOptions::default() };
+    let fs = Fs::mount(dataset.clone(), bed.clock.clone(), options).unwrap();
+    // A write of another dataset that finds no space has everything freed that can be.
+    dataset.reapers().unwrap().reap_some();
     fs.ask_kernel(Arc::new(move |ino: Ino| held.lock().contains(&ino.0)));
     Bed { fs, dataset, clock: bed.clock.clone() }
 }
@@ -303,6 +309,50 @@ fn files_of_the_kernel_that_were_deleted_go_with_its_last_reference() {
     while bed.fs.reap(1000).unwrap() {}
     assert_eq!(bed.dataset.pages(), 1, "nobody has said that it is worth asking");
     bed.fs.forget(file, 1);
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.dataset.pages(), 0);
+    bed.check();
+}
+
+/// Nothing but the answer leads to a file without a name, and the process that made it died before it could answer.
+#[test]
+fn a_file_without_a_name_waits_for_the_answer_of_the_next_process() {
+    let before = Bed::new();
+    let made = before.fs.tmpfile(ROOT, 0o600, &USER).unwrap().ino;
+    let dataset = Arc::new(before.dataset.crashed());
+    let options = FsOptions { resumed: true, ..FsOptions::default() };
+    let fs = Fs::mount(dataset.clone(), before.clock.clone(), options).unwrap();
+    fs.open_again(made).unwrap();
+    fs.ask_kernel(Arc::new(|_| false));
+    let bed = Bed { fs, dataset, clock: before.clock.clone() };
+    while bed.fs.reap(1000).unwrap() {}
+    assert_eq!(bed.fs.entry_again(Some(made), ROOT, b"", false).unwrap().attr.nlink, 0);
+    bed.write(made, 0, b"content");
+    bed.check();
+    bed.fs.release(made);
+    while bed.fs.reap(1000).unwrap() {}
+    assert_err!(bed.fs.getattr(made), FsError::Stale);
+    bed.check();
+}
+
+#[test]
+fn a_damaged_deleted_file_keeps_nothing_else_from_being_freed() {
+    let bed = Bed::new();
+    let [damaged, _] = ["damaged", "other"].map(|name| {
+        let ino = bed.create(ROOT, name).ino;
+        bed.write(ino, 0, &pattern(1, 30_000));
+        bed.fs.unlink(ROOT, name.as_bytes()).unwrap();
+        bed.fs.release(ino);
+        bed.fs.forget(ino, 1);
+        ino
+    });
+    let key = Inode::key(damaged.0);
+    let behind = Key { offset: 1, ..key };
+    bed.dataset.damage(Unreadable { keys: vec![(key, behind)], ..Unreadable::default() });
+    while bed.fs.reap(1).is_ok_and(|more| more) {}
+    assert_eq!(bed.dataset.pages(), 2, "those of the damaged file");
+    assert_err!(bed.fs.reap(1000), FsError::Engine(_));
+    bed.dataset.damage(Unreadable::default());
     while bed.fs.reap(1000).unwrap() {}
     assert_eq!(bed.dataset.pages(), 0);
     bed.check();

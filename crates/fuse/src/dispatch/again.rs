@@ -24,6 +24,9 @@ pub(super) fn answer_done(
     // The request may have asked for durability. That is rare, and only code that is skipped here could tell: so
     // everything is made durable.
     if let Err(error) = fs.sync() {
+        if let Operation::Create(Create::Temporary { .. }) = operation {
+            fs.release(Ino(result));
+        }
         return failed(request, &error);
     }
     let ino = Ino(request.ino());
@@ -47,7 +50,8 @@ pub(super) fn answer_done(
             made_open(&coherence, request, made, flags);
         }
         Operation::Create(Create::Temporary { flags, .. }) => {
-            let made = fs.entry_again(made, ino, b"", true);
+            // It is open since the mount was taken over.
+            let made = fs.entry_again(made, ino, b"", false);
             made_open(&coherence, request, made, flags);
         }
         // These change nothing, so no process notes that it carried one out.

@@ -309,8 +309,13 @@ impl Handler for Dispatch {
 
     fn taken_over(&self, requests: &mut [Request]) {
         for request in requests {
-            if let Ok(operation) = request.parse() {
-                self.claim(request, &operation);
+            let Ok(operation) = request.parse() else { continue };
+            self.claim(request, &operation);
+            if let (Operation::Create(Create::Temporary { .. }), Some(made)) =
+                (operation, request.done_before())
+                && let Err(error) = self.fs.open_again(Ino(made))
+            {
+                tracing::error!(?request, %error, "a file without a name that was made before is lost");
             }
         }
         if let Some((journal, connection)) = &self.claims {
@@ -400,3 +405,6 @@ fn read_of(fs: &Fs, ino: Ino, mut request: Request, offset: u64, size: u32) {
         Err(error) => failed(request, &error),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ mod dev;
 mod ring;
 
 use crate::init::Agreement;
-use crate::kernel::notify;
+use crate::kernel::{Kernel, notify};
 use crate::mount::{Mounter, Unmount};
 use crate::protocol::NOTIFY_RESEND;
 use crate::request::{Handler, Request};
@@ -67,12 +67,13 @@ pub(crate) fn start(wiring: Wiring, agreement: Agreement, must_ring: bool) -> io
 }
 
 /// Goes on answering on a connection whose server died.
-pub(crate) fn resume(wiring: Wiring) -> io::Result<Box<dyn Running>> {
+pub(crate) fn resume(wiring: Wiring, agreement: &Agreement) -> io::Result<Box<dyn Running>> {
     notify(&wiring.device, NOTIFY_RESEND, &[])?;
     let mut asked = dev::drain(&wiring.device, &wiring.stats)?;
     let again = asked.iter_mut().filter(|request| request.is_again()).count();
     tracing::info!(requests = asked.len(), again, dir = %wiring.dir.display(), "took over the mount");
     wiring.handler.taken_over(&mut asked);
+    wiring.handler.agreed(agreement, &Kernel::new(&wiring.device));
     dev::start(wiring, asked)
 }
 

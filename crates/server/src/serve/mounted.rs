@@ -94,6 +94,7 @@ impl PolicedDataset {
         let fs_options = FsOptions {
             atime: atime(&context.effective(wanted, "atime")?),
             read_only,
+            resumed: left.is_some(),
             recordsize: None,
             hint: Some(hint(&self.record_size)),
             inodes: Some(Arc::clone(&pool.beside().inodes)),

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
-use crate::Error;
-use crate::dataset::Dataset;
+use crate::dataset::{Change, Dataset};
 use crate::device::{Device, InjectedFault, SimDevice, SimOp};
 use crate::faults::{FaultCounts, STRUCK_MAX, Struck, Subject};
 use crate::pool::testing::{PAGE, fresh, open, write};
 use crate::pool::{OpenOptions, Pool};
+use crate::{Error, Key};
 
 /// Damages the record of a page of object 4.
 fn damage(device: &SimDevice, pool: &Pool, at: u64) {
@@ -205,4 +205,31 @@ fn counts_that_cannot_be_read_begin_anew() {
     pool.export().unwrap();
     drop(pool);
     assert!(open(&device).faults().is_empty());
+}
+
+/// A change for which a node of the tree cannot be read fails before any of it was made. Other changes go on, and the
+/// same one once the node can be read.
+#[test]
+fn a_node_that_cannot_be_read_fails_the_change_that_needs_it_and_not_the_pool() {
+    let (device, pool) = fresh();
+    write(&pool, 0..4000, 1);
+    pool.export().unwrap();
+    drop(pool);
+    let share = Change::Share { from_object: 4, from_page: 100, to_object: 5, to_page: 0, count: 2000 };
+    let changes =
+        [Change::Put(Key::new(9, 0x10, 0), vec![1]), share, Change::Punch { object: 4, from: 100, to: 3900 }];
+    for change in changes {
+        let pool = open(&device);
+        let all = InjectedFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: u64::MAX };
+        device.inject(all);
+        let refused = pool.dataset().apply(std::slice::from_ref(&change)).unwrap_err();
+        assert!(refused.is_damage(), "{change:?}: {refused}");
+        device.clear_faults();
+        pool.dataset().apply(&[change]).unwrap();
+        pool.export().unwrap();
+    }
+    let pool = open(&device);
+    assert_eq!(pool.dataset().next_data(4, 100).unwrap(), Some(3900));
+    assert_eq!(pool.dataset().next_hole(5, 0).unwrap(), 2000);
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
 }
