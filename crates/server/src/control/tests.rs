@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::client::Client;
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
@@ -201,6 +202,25 @@ fn clients_that_say_nothing_give_their_places_to_others() {
         assert!(matches!(served.ask(), Reply::Done {}));
     }
     drop(silent);
+}
+
+#[test]
+fn a_client_that_lost_its_place_while_it_said_nothing_gets_another_one() {
+    let served = served();
+    let mut client = Client::connect_at("tank", served.path.clone()).unwrap().unwrap();
+    let mut ask = || client.ask(&Request::Sync {}).map(|reply| matches!(reply, Reply::Done {}));
+    assert!(ask().unwrap());
+    // Each of these has asked later, so the last one gets the place of the first.
+    let asked: Vec<UnixStream> = (0..CONNECTIONS_MAX)
+        .map(|_| {
+            let mut stream = served.connect();
+            frame::write(&mut stream, &Request::Sync {}, REQUEST_BYTES_MAX).unwrap();
+            assert!(matches!(frame::read(&mut stream, REPLY_BYTES_MAX).unwrap(), Some(Reply::Done {})));
+            stream
+        })
+        .collect();
+    assert!(ask().unwrap());
+    drop(asked);
 }
 
 #[test]
