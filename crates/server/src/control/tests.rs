@@ -1,5 +1,6 @@
 //! Tests of the control socket with hostile and honest clients.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::client::Client;
+use super::datasets::DatasetFigures;
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
@@ -139,6 +141,39 @@ fn hostile_bytes_reach_no_handler_and_end_no_server() {
     }
     assert_eq!(served.handler.0.load(Ordering::SeqCst), 0);
     assert!(matches!(served.ask(), Reply::Done {}));
+}
+
+#[test]
+fn the_figures_of_very_many_snapshots_can_be_told() {
+    let one = DatasetFigures {
+        name: "tank/databases/main/postgresql@auto-minutely-2026-11-21T13:09".into(),
+        path: "databases/main/postgresql@auto-minutely-2026-11-21T13:09".into(),
+        is_snapshot: true,
+        used_bytes: 1 << 20,
+        available_bytes: None,
+        referenced_bytes: 1 << 40,
+        logical_bytes: 1 << 41,
+        physical_bytes: 1 << 40,
+        used_by_dataset_bytes: 0,
+        used_by_snapshots_bytes: 0,
+        used_by_children_bytes: 0,
+        written_bytes: 1 << 30,
+        created: 1_795_266_540,
+        origin: None,
+        clones: Vec::new(),
+        holds: BTreeMap::new(),
+        mountpoint: "none".into(),
+        backup: String::new(),
+        mounted: None,
+    };
+    // A week of `minutely` for ten datasets.
+    let reply = Reply::Datasets { all: vec![one; 7 * 24 * 60 * 10], partials: Vec::new() };
+    let mut told = Vec::new();
+    frame::write(&mut told, &reply, REPLY_BYTES_MAX).unwrap();
+    let Reply::Datasets { all, .. } = frame::read(&mut &*told, REPLY_BYTES_MAX).unwrap().unwrap() else {
+        unreachable!("it is of that kind")
+    };
+    assert_eq!(all.len(), 7 * 24 * 60 * 10);
 }
 
 #[test]
