@@ -9,8 +9,9 @@ use pagefold_server::files;
 use pagefold_server::mountopts::MountOptions;
 use pagefold_server::raw::shown;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use rustix::mount::{OpenTreeFlags, open_tree};
 
+use crate::mountpoint;
 use crate::place_flags::PlaceFlags;
 
 /// The existing mount of a dataset.
@@ -48,7 +49,7 @@ pub fn mount(there: &ExistingMount<'_>, dir: &Path, options: &MountOptions) -> R
         exec: Some(options.exec),
     };
     flags.set(&copy).context(mounting)?;
-    move_mount(&copy, c"", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(mounting)
+    mountpoint::attach(&copy, dir).context(mounting)
 }
 
 /// Returns an error if a second mount cannot be what was asked for.

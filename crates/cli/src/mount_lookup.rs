@@ -4,6 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use pagefold_engine::walk::{self, ReachedDir};
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::mounts::{self, MountEntry};
 use pagefold_server::raw::shown;
@@ -29,6 +30,18 @@ pub fn mount_if_at(path: &Path) -> Result<Option<MountEntry>> {
         Lookup::Exactly(mount) => Ok(Some(mount)),
         _ => Ok(None),
     }
+}
+
+/// Returns the root of a mount, held open. Fails if its directory does not lead there: something else was mounted above it,
+/// or its owner has put another directory in its place.
+pub fn root_of(mount: &MountEntry) -> Result<ReachedDir> {
+    let (source, dir) = (table::printable(&mount.source), shown(&mount.dir));
+    let root = walk::reach(&mount.dir).context(|| format!("cannot reach {source}"))?;
+    if root.mount_id() == mount.id {
+        return Ok(root);
+    }
+    Err(Failure::new(format!("something else was mounted above {source}, at {dir} or above that"))
+        .hint(format!("unmount that first (findmnt {dir})")))
 }
 
 enum Lookup {
@@ -99,5 +112,22 @@ fn foreign(all: &[MountEntry], path: &Path, above: &Option<MountEntry>) -> Failu
         }
         _ => Failure::new(format!("nothing of a pool is mounted at {path}"))
             .hint("see what is: pagefold status"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_leads_to_another_mount_is_not_taken_for_it() {
+        let all = mounts::all().unwrap();
+        let there = mounts::topmost(&all, Path::new("/proc")).unwrap();
+        assert_eq!(root_of(there).unwrap().mount_id(), there.id);
+        // Another mount lies above this one.
+        let below = MountEntry { id: u64::MAX, source: "tank/db".into(), ..there.clone() };
+        let refused = root_of(&below).unwrap_err();
+        assert!(refused.what().contains("something else was mounted above tank/db, at /proc"), "{refused}");
     }
 }

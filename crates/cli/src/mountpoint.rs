@@ -6,6 +6,8 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use pagefold_engine::walk::{self, ReachedDir};
@@ -14,6 +16,7 @@ use pagefold_server::raw::shown;
 use pagefold_server::{files, serve};
 use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, move_mount};
 
 /// Permissions of a directory of root's.
 const MODE_OF_ROOT: Mode = Mode::empty();
@@ -51,6 +54,17 @@ pub fn make(dir: &Path) -> Result<NewDirectory> {
     Ok(NewDirectory(Some((parent, name))))
 }
 
+/// Attaches the mount whose root is `root`, and which is attached nowhere, at `dir`. The directory is reached step by step,
+/// and no path is used for the mount, so it gets nowhere else.
+///
+/// # Errors
+/// Those of the kernel; a link on the way that others may have planted.
+pub fn attach(root: impl AsFd, dir: &Path) -> io::Result<()> {
+    let place = walk::reach(dir)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(root, c"", &place, c"", flags)?)
+}
+
 /// Returns the reason why [`make`] or a mount at `dir` would fail, as far as it can be known before. A mount whose server
 /// has died is no reason: it is taken away.
 pub fn check(dir: &Path, options: &pagefold_fuse::MountOptions) -> Result<()> {
@@ -67,7 +81,7 @@ pub fn check(dir: &Path, options: &pagefold_fuse::MountOptions) -> Result<()> {
 /// Returns the parent and the name of a directory that does not exist and may be made; `None` if there is anything.
 fn lacking(dir: &Path) -> Result<Option<(ReachedDir, OsString)>> {
     match fs::symlink_metadata(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         // The mount itself shows whether it can be used.
         _ => return Ok(None),
     }
@@ -112,6 +126,23 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+
+    #[test]
+    fn nothing_is_attached_through_a_link_that_others_may_have_made() {
+        if !files::is_root() {
+            return;
+        }
+        let top = tempfile::tempdir().unwrap();
+        let (theirs, ours) = (top.path().join("theirs"), top.path().join("ours"));
+        fs::create_dir_all(ours.join("mnt")).unwrap();
+        fs::create_dir(&theirs).unwrap();
+        std::os::unix::fs::symlink(&ours, theirs.join("link")).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(54_321), Some(54_321)).unwrap();
+        // The way is refused before anything is asked of the mount, which this is none.
+        let root = fs::File::open(top.path()).unwrap();
+        let refused = attach(&root, &theirs.join("link/mnt")).unwrap_err();
+        assert!(refused.to_string().contains("is a link"), "{refused}");
+    }
 
     #[test]
     fn a_directory_is_made_where_its_parent_is_and_goes_unless_kept() {

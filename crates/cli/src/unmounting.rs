@@ -13,9 +13,9 @@ use pagefold_server::files;
 use pagefold_server::mounts::MountEntry;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree};
+use rustix::mount::{OpenTreeFlags, UnmountFlags, open_tree};
 
-use crate::table;
+use crate::{mountpoint, table};
 
 /// Result of taking mounts away.
 #[derive(Debug)]
@@ -104,9 +104,9 @@ fn one_by_one(mounts: &[MountEntry]) -> Result<UnmountOutcome> {
 fn put_back(gone: Vec<DetachedMount<'_>>) -> Vec<MountEntry> {
     let mut lost = Vec::new();
     for DetachedMount { mount, copy } in gone.into_iter().rev() {
-        if let Err(errno) = move_mount(&copy, c"", CWD, &mount.dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
+        if let Err(error) = mountpoint::attach(&copy, &mount.dir) {
             let dir = table::printable(&pagefold_server::raw::text(&mount.dir));
-            eprintln!("pagefold: cannot mount {} at {dir} again: {errno}", mount.source);
+            eprintln!("pagefold: cannot mount {} at {dir} again: {error}", mount.source);
             lost.push(mount.clone());
         }
     }

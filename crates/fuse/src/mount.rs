@@ -124,6 +124,23 @@ pub trait Mounter: Send + Sync {
     fn unmount(&self, dir: &Path, how: Unmount) -> Result<(), MountError>;
 }
 
+/// Has `mounter` take the mount with this device number away from `dir`, or end its connection, unless something else is
+/// mounted there: the mount may have been detached before, and another one made in its place.
+///
+/// # Errors
+/// [`MountError::NotMounted`] if `dir` does not lead to it; those of the mounter.
+pub(crate) fn take_away(
+    mounter: &dyn Mounter,
+    (dir, device_minor): (&Path, u32),
+    how: Unmount,
+) -> Result<(), MountError> {
+    if is_mount_of(dir, device_minor) {
+        mounter.unmount(dir, how)
+    } else {
+        Err(MountError::NotMounted(dir.into()))
+    }
+}
+
 /// Mounts and unmounts in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Here;

@@ -121,6 +121,7 @@ impl Session {
             stats: Arc::clone(&stats),
             threads_max: options.threads_max.unwrap_or(DEVICE_THREADS_MAX).max(1),
             dir: dir.clone(),
+            device_minor,
             mounter: Arc::clone(&mounter),
             takeover: options.takeover,
         };
@@ -152,6 +153,7 @@ impl Session {
             stats: Arc::clone(&stats),
             threads_max: threads_max.unwrap_or(DEVICE_THREADS_MAX).max(1),
             dir: dir.clone(),
+            device_minor,
             mounter: Arc::clone(&mounter),
             takeover: true,
         };
@@ -203,7 +205,7 @@ impl Session {
     /// # Errors
     /// [`MountError::InUse`] while files are open and `lazy` is false.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
-        self.mounter.unmount(&self.dir, if lazy { Unmount::Lazy } else { Unmount::Idle })
+        self.take_away(if lazy { Unmount::Lazy } else { Unmount::Idle })
     }
 
     /// Takes the mount away, and ends the connection if we may (root): requests under way fail with ECONNABORTED, later
@@ -212,7 +214,7 @@ impl Session {
     /// # Errors
     /// [`MountError::NotMounted`] if the mount is gone already.
     pub fn cut_off(&self) -> Result<(), MountError> {
-        self.mounter.unmount(&self.dir, Unmount::CutOff)
+        self.take_away(Unmount::CutOff)
     }
 
     /// Returns when the file system has been unmounted, by whomever, and the last request was answered.
@@ -226,10 +228,14 @@ impl Session {
     /// Ends the connection by force: requests under way fail with ECONNABORTED, later ones with ENOTCONN (root only).
     ///
     /// # Errors
-    /// [`MountError::NotMounted`] if the connection has ended already, [`MountError::Denied`] for users other than
-    /// root.
+    /// [`MountError::NotMounted`] if the connection has ended already, or the mount was detached;
+    /// [`MountError::Denied`] for users other than root.
     pub fn abort(&self) -> Result<(), MountError> {
-        self.mounter.unmount(&self.dir, Unmount::Abort)
+        self.take_away(Unmount::Abort)
+    }
+
+    fn take_away(&self, how: Unmount) -> Result<(), MountError> {
+        mount::take_away(&*self.mounter, (&self.dir, self.device_minor), how)
     }
 }
 

@@ -111,6 +111,26 @@ fn a_mount_ends_by_unmount_wait_and_drop() {
 }
 
 #[test]
+fn what_is_mounted_in_the_place_of_a_detached_mount_stays() {
+    let (parent, dev) = (temp_dir(), options(Transport::Dev));
+    let (dir, file) = (parent.path(), parent.path().join(FILE_NAME));
+    let first = mount_null(dir, &dev).unwrap();
+    let held = File::open(&file).unwrap();
+    first.unmount(true).unwrap();
+    let second = mount_null(dir, &dev).unwrap();
+    let used = File::open(&file).unwrap();
+    for refused in [first.abort(), first.cut_off(), first.unmount(true), first.unmount(false)] {
+        assert!(matches!(refused, Err(MountError::NotMounted(_))), "{refused:?}");
+    }
+    assert!(second.is_attached());
+    let mut byte = [0; 1];
+    [&held, &used].iter().for_each(|file| file.read_exact_at(&mut byte, 0).unwrap());
+    drop((held, used));
+    first.wait();
+    second.unmount(false).unwrap();
+}
+
+#[test]
 fn an_aborted_connection_fails_its_files_and_ends() {
     let m = Mount::new();
     let file = File::create(m.path("file")).unwrap();

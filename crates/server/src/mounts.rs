@@ -85,6 +85,27 @@ pub fn topmost<'a>(all: &'a [MountEntry], dir: &Path) -> Option<&'a MountEntry> 
     all.iter().rfind(|mount| mount.dir == dir)
 }
 
+/// The thing that stands at a place of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing<'a> {
+    /// The file system, and nothing above it.
+    Itself,
+    /// This was mounted above it.
+    Below(&'a MountEntry),
+    /// The file system is not there any more, whatever is.
+    Gone,
+}
+
+/// Returns what stands at `dir`, where the file system with this device number (0:N) was mounted.
+pub(crate) fn standing<'a>(all: &'a [MountEntry], dir: &Path, device: u32) -> Standing<'a> {
+    let is_it = |mount: &MountEntry| mount.dir == dir && mount.device == (0, device);
+    match topmost(all, dir) {
+        Some(top) if is_it(top) => Standing::Itself,
+        Some(top) if all.iter().any(is_it) => Standing::Below(top),
+        _ => Standing::Gone,
+    }
+}
+
 fn parse(text: &[u8]) -> Vec<MountEntry> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
@@ -213,6 +234,15 @@ mod tests {
         let all = parse(text);
         assert_eq!(topmost(&all, Path::new("/m")).unwrap().source, "vault");
         assert!(topmost(&all, Path::new("/m/x")).is_none());
+    }
+
+    #[test]
+    fn what_took_the_place_of_a_mount_is_not_taken_for_it() {
+        let line = |number: u32| format!("{number} 0 0:{number} / /m rw - fuse.pagefold tank/{number} rw\n");
+        let all = parse((line(50) + &line(51)).as_bytes());
+        let of = |device| standing(&all, Path::new("/m"), device);
+        assert_eq!((of(51), of(50), of(49)), (Standing::Itself, Standing::Below(&all[1]), Standing::Gone));
+        assert_eq!(standing(&all, Path::new("/x"), 51), Standing::Gone);
     }
 
     #[test]

@@ -16,7 +16,6 @@ use pagefold_server::mounts::{self, MountEntry};
 use pagefold_server::names::{self, Name};
 use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::paths_text;
-use rustix::fs::{CWD, Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
 
@@ -213,17 +212,18 @@ fn other_places(args: &Mount, mount: &MountEntry) -> Result<Vec<PathBuf>> {
 
 /// Has the kernel make the file system of a mount read-only or writable. The flags of its places stay as they are.
 fn make_file_system(mount: &MountEntry, read_only: bool) -> Result<()> {
-    let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_NO_AUTOMOUNT;
+    let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
     let word = if read_only { "ro" } else { "rw" };
-    fspick(CWD, &mount.dir, flags)
+    // By a path, whatever was mounted above it would become read-only or writable in its place.
+    let root = mount_lookup::root_of(mount)?;
+    fspick(&root, c"", flags)
         .and_then(|context| fsconfig_set_flag(&context, word).and_then(|()| fsconfig_reconfigure(&context)))
         .map_err(|errno| refused(mount, errno))
 }
 
 /// Has the kernel change the flags of one place.
 fn make_place(mount: &MountEntry, flags: PlaceFlags) -> Result<()> {
-    let root = open(&mount.dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    let done = root.map_err(std::io::Error::from).and_then(|root| flags.set(&root));
+    let done = flags.set(mount_lookup::root_of(mount)?);
     done.map_err(|error| refused(mount, Errno::from_io_error(&error).unwrap_or(Errno::IO)))
 }
 

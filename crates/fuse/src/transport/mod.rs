@@ -5,7 +5,7 @@ mod ring;
 
 use crate::init::Agreement;
 use crate::kernel::{Kernel, notify};
-use crate::mount::{Mounter, Unmount};
+use crate::mount::{self, Mounter, Unmount};
 use crate::protocol::NOTIFY_RESEND;
 use crate::request::{Handler, Request};
 use crate::stats::Stats;
@@ -21,6 +21,8 @@ pub(crate) struct Wiring {
     pub(crate) threads_max: usize,
     /// The mount point.
     pub(crate) dir: PathBuf,
+    /// Minor number of the mount's device.
+    pub(crate) device_minor: u32,
     pub(crate) mounter: Arc<dyn Mounter>,
     /// True if another process may have to go on: then nothing about the connection may be known to this process alone.
     pub(crate) takeover: bool,
@@ -29,7 +31,8 @@ pub(crate) struct Wiring {
 impl Wiring {
     /// Ends the connection: if requests can no longer be answered, errors are better than programs that hang.
     fn abort(&self) {
-        if let Err(error) = self.mounter.unmount(&self.dir, Unmount::Abort) {
+        let mount = (self.dir.as_path(), self.device_minor);
+        if let Err(error) = mount::take_away(&*self.mounter, mount, Unmount::Abort) {
             tracing::error!(%error, dir = %self.dir.display(), "cannot abort the connection; `umount -f` does");
         }
     }

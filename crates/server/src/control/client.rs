@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, UCred, recv, sockopt};
 use rustix::process::{PidfdFlags, pidfd_open};
 
@@ -21,6 +21,8 @@ use crate::{files, notices, timeouts};
 /// A connection to the server of a mounted pool.
 pub struct Client {
     pool: String,
+    /// Place where the server listens.
+    path: PathBuf,
     stream: UnixStream,
     /// The server's process, if it lived when the connection was made.
     process: Option<OwnedFd>,
@@ -44,16 +46,20 @@ fn check_peer(pool: &str, path: &Path, peer: Option<UCred>) -> Result<()> {
 impl Client {
     /// Connects to the server of `pool`; `None` if there is none.
     pub fn connect(pool: &str) -> Result<Option<Self>> {
-        let path = files::socket_of(pool);
         if !files::is_private(&files::runtime_dir())? {
             return Ok(None);
         }
+        Self::connect_at(pool, files::socket_of(pool))
+    }
+
+    /// Connects to the server of `pool` that listens at `path`; `None` if there is none.
+    pub(super) fn connect_at(pool: &str, path: PathBuf) -> Result<Option<Self>> {
         match UnixStream::connect(&path) {
             Ok(stream) => {
                 let peer = sockopt::socket_peercred(&stream).ok();
                 check_peer(pool, &path, peer)?;
                 let process = peer.and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
-                Ok(Some(Self { pool: pool.to_owned(), stream, process, lost: false, silent: false }))
+                Ok(Some(Self { pool: pool.to_owned(), path, stream, process, lost: false, silent: false }))
             }
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
@@ -151,7 +157,7 @@ impl Client {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Reply>> {
         let end = Instant::now() + patience;
-        let sent = self.stream.set_read_timeout(Some(patience)).and_then(|()| self.send(request));
+        let sent = self.send(request, Some(patience));
         while sent.is_ok() && !self.has_word_within(timeouts::ANSWER_STEP)? {
             if !goes_on() {
                 return Ok(None);
@@ -178,7 +184,7 @@ impl Client {
         tell: &mut dyn FnMut(),
     ) -> Result<Reply> {
         let limit = patience.map(|patience| patience + timeouts::ANSWER_MARGIN);
-        let reply = self.stream.set_read_timeout(limit).and_then(|()| self.send(request)).and_then(|()| {
+        let reply = self.send(request, limit).and_then(|()| {
             let soon = timespec(timeouts::TELL_AFTER);
             let answered = |stream: &UnixStream| {
                 retry_on_intr(|| poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&soon)))
@@ -261,17 +267,35 @@ impl Client {
     }
 
     fn exchange(&mut self, request: &Request, patience: Option<Duration>) -> Result<Reply> {
-        let reply = self
-            .stream
-            .set_read_timeout(patience)
-            .and_then(|()| self.send(request))
-            .and_then(|()| self.read());
+        let reply = self.send(request, patience).and_then(|()| self.read());
         self.understand(reply)
     }
 
-    /// Sends a request. A server that has no place for this connection closes it, but says so before: that is no error
-    /// here, but the reply that is read next.
-    fn send(&mut self, request: &Request) -> io::Result<()> {
+    /// Connects again if the server has closed the connection because nothing was asked for long, or because others needed
+    /// its place. One that has ended since is lost: what was asked before may not be true of the next.
+    fn renew(&mut self) {
+        let unread = recv(&self.stream, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        if self.lost || !matches!(unread, Ok((0, _)) | Err(Errno::CONNRESET)) {
+            return;
+        }
+        let pid_of = |stream| sockopt::socket_peercred(stream).ok().map(|peer| peer.pid);
+        let now = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
+        let lives = self.process.as_ref().is_some_and(|process| {
+            retry_on_intr(|| poll(&mut [PollFd::new(process, PollFlags::IN)], now)) == Ok(0)
+        });
+        if lives
+            && let Ok(Some(again)) = Self::connect_at(&self.pool, self.path.clone())
+            && pid_of(&again.stream) == pid_of(&self.stream)
+        {
+            self.stream = again.stream;
+        }
+    }
+
+    /// Sends a request, whose reply may take as long as `patience`. A server that has no place for this connection closes
+    /// it, but says so before: that is no error here, but the reply that is read next.
+    fn send(&mut self, request: &Request, patience: Option<Duration>) -> io::Result<()> {
+        self.renew();
+        self.stream.set_read_timeout(patience)?;
         let sent = frame::write(&mut self.stream, request, REQUEST_BYTES_MAX);
         sent.or_else(|error| {
             let closed = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
@@ -331,7 +355,8 @@ mod tests {
     #[test]
     fn a_server_that_has_no_place_is_believed_though_it_has_closed_the_connection() {
         let (stream, mut server) = UnixStream::pair().unwrap();
-        let mut client = Client { pool: "tank".into(), stream, process: None, lost: false, silent: false };
+        let (pool, path) = ("tank".into(), PathBuf::new());
+        let mut client = Client { pool, path, stream, process: None, lost: false, silent: false };
         let reply = Reply::Error { what: "all places are taken".into(), hint: None };
         frame::write(&mut server, &reply, REPLY_BYTES_MAX).unwrap();
         drop(server);

@@ -1,5 +1,6 @@
 //! Tests of the control socket with hostile and honest clients.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
@@ -8,6 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::client::Client;
+use super::datasets::DatasetFigures;
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
@@ -141,6 +144,39 @@ fn hostile_bytes_reach_no_handler_and_end_no_server() {
 }
 
 #[test]
+fn the_figures_of_very_many_snapshots_can_be_told() {
+    let one = DatasetFigures {
+        name: "tank/databases/main/postgresql@auto-minutely-2026-11-21T13:09".into(),
+        path: "databases/main/postgresql@auto-minutely-2026-11-21T13:09".into(),
+        is_snapshot: true,
+        used_bytes: 1 << 20,
+        available_bytes: None,
+        referenced_bytes: 1 << 40,
+        logical_bytes: 1 << 41,
+        physical_bytes: 1 << 40,
+        used_by_dataset_bytes: 0,
+        used_by_snapshots_bytes: 0,
+        used_by_children_bytes: 0,
+        written_bytes: 1 << 30,
+        created: 1_795_266_540,
+        origin: None,
+        clones: Vec::new(),
+        holds: BTreeMap::new(),
+        mountpoint: "none".into(),
+        backup: String::new(),
+        mounted: None,
+    };
+    // A week of `minutely` for ten datasets.
+    let reply = Reply::Datasets { all: vec![one; 7 * 24 * 60 * 10], partials: Vec::new() };
+    let mut told = Vec::new();
+    frame::write(&mut told, &reply, REPLY_BYTES_MAX).unwrap();
+    let Reply::Datasets { all, .. } = frame::read(&mut &*told, REPLY_BYTES_MAX).unwrap().unwrap() else {
+        unreachable!("it is of that kind")
+    };
+    assert_eq!(all.len(), 7 * 24 * 60 * 10);
+}
+
+#[test]
 fn streams_are_told_from_their_ends() {
     let served = served();
     let asked = || {
@@ -201,6 +237,25 @@ fn clients_that_say_nothing_give_their_places_to_others() {
         assert!(matches!(served.ask(), Reply::Done {}));
     }
     drop(silent);
+}
+
+#[test]
+fn a_client_that_lost_its_place_while_it_said_nothing_gets_another_one() {
+    let served = served();
+    let mut client = Client::connect_at("tank", served.path.clone()).unwrap().unwrap();
+    let mut ask = || client.ask(&Request::Sync {}).map(|reply| matches!(reply, Reply::Done {}));
+    assert!(ask().unwrap());
+    // Each of these has asked later, so the last one gets the place of the first.
+    let asked: Vec<UnixStream> = (0..CONNECTIONS_MAX)
+        .map(|_| {
+            let mut stream = served.connect();
+            frame::write(&mut stream, &Request::Sync {}, REQUEST_BYTES_MAX).unwrap();
+            assert!(matches!(frame::read(&mut stream, REPLY_BYTES_MAX).unwrap(), Some(Reply::Done {})));
+            stream
+        })
+        .collect();
+    assert!(ask().unwrap());
+    drop(asked);
 }
 
 #[test]

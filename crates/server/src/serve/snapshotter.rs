@@ -46,24 +46,29 @@ impl Turns {
         now: u64,
     ) -> Result<()> {
         // The list, which sums up all datasets, is made only if a policy exists.
-        if !pool.is_set_anywhere(POLICY) || self.plan(pool, now)?.1 == SnapshotChanges::default() {
+        if !pool.is_set_anywhere(POLICY) || self.plan(pool, now, true)?.1 == SnapshotChanges::default() {
             return Ok(());
         }
         let _unchanged = dataset_lock.write();
-        let (listed, work) = self.plan(pool, now)?;
-        for (name, period, datasets) in &work.due {
-            make(pool, name, *period, datasets, now)?;
+        let (mut listed, mut work) = self.plan(pool, now, true)?;
+        let due = std::mem::take(&mut work.due);
+        let made = due.iter().map(|(name, period, datasets)| make(pool, name, *period, datasets, now));
+        let failed = made.filter_map(Result::err).fold(None, |first, failure| first.or(Some(failure)));
+        if failed.is_some() {
+            // None goes to make room for one that could not be made. All others that are too many go.
+            (listed, work) = self.plan(pool, now, false)?;
         }
-        remove(pool, mounts, &listed, &work.too_many)
+        remove(pool, mounts, &listed, &work.too_many)?;
+        failed.map_or(Ok(()), Err)
     }
 
-    /// Returns all datasets and snapshots, and the work that is due.
-    fn plan(&mut self, pool: &Pool, now: u64) -> Result<(Vec<Listed>, SnapshotChanges)> {
+    /// Returns all datasets and snapshots, and the work that is due. Snapshots are made only if `may_be_made`.
+    fn plan(&mut self, pool: &Pool, now: u64, may_be_made: bool) -> Result<(Vec<Listed>, SnapshotChanges)> {
         let failed = |error| engine_errors::failed("cannot see to snapshots by policy", &error);
         let listed = pool.list().map_err(failed)?;
         let policies = policies(pool.name(), &listed)?;
         let policy = |path: &str| policies.get(path).cloned().unwrap_or_default();
-        let mut work = retention::work(&listed, now, true, &policy);
+        let mut work = retention::work(&listed, now, may_be_made, &policy);
         if !work.due.is_empty() && self.is_full(pool) {
             work = retention::work(&listed, now, false, &policy);
         }
@@ -105,14 +110,27 @@ fn policies(pool: &str, listed: &[Listed]) -> Result<BTreeMap<String, SnapshotPo
     Ok(found)
 }
 
+/// Makes the snapshots of a period, all at one instant. Datasets whose paths leave no room for the snapshot's name get none,
+/// and the others theirs.
 fn make(pool: &Pool, name: &str, period: Period, datasets: &[String], now: u64) -> Result<()> {
-    let paths: Vec<&str> = datasets.iter().map(String::as_str).collect();
-    let made = pool.snapshot_with(&paths, name, now, &[(MARK, period.name())]);
-    made.map_err(|error| {
-        engine_errors::failed(format!("cannot make the snapshots {name} by policy"), &error)
-    })?;
-    tracing::info!(name, datasets = datasets.len(), "snapshots made by policy");
-    Ok(())
+    let mut paths: Vec<&str> = datasets.iter().map(String::as_str).collect();
+    paths.sort_by_key(|path| path.len());
+    let snapshot = |paths: &[&str]| pool.snapshot_with(paths, name, now, &[(MARK, period.name())]);
+    let (mut made, mut failed) = (snapshot(&paths), None);
+    while paths.len() > 1 && matches!(made, Err(Error::Invalid(_))) {
+        // The longest one is to blame.
+        paths.pop();
+        failed = failed.or(std::mem::replace(&mut made, snapshot(&paths)).err());
+    }
+    if made.is_ok() {
+        tracing::info!(name, datasets = paths.len(), "snapshots made by policy");
+    }
+    match failed.or(made.err()) {
+        None => Ok(()),
+        Some(error) => {
+            Err(engine_errors::failed(format!("cannot make the snapshots {name} by policy"), &error))
+        }
+    }
 }
 
 /// Destroys snapshots, except those that are in use.
@@ -274,6 +292,28 @@ mod tests {
         pool.set_property_of("db", POLICY, Some("none")).unwrap();
         turns.turn(&pool, &NoMounts, &RwLock::default(), START + 2 * 86_400).unwrap();
         assert_eq!((snapshots(&pool, "db").len(), snapshots(&pool, "db/log").len()), (5, 1));
+    }
+
+    #[test]
+    fn a_dataset_that_can_have_none_keeps_no_other_from_theirs() {
+        let pool = pool();
+        let mut turns = Turns::default();
+        // With the name of a snapshot, this one's is too long.
+        let long = format!("db/{}", "x".repeat(240));
+        pool.create_dataset(&long, 1).unwrap();
+        pool.set_property_of("db", POLICY, Some("minutely=2,hourly=1")).unwrap();
+        for minute in 0..4 {
+            let done = turns.turn(&pool, &NoMounts, &RwLock::default(), START + minute * MINUTE);
+            assert!(done.unwrap_err().to_string().contains("too long"));
+        }
+        let expected = [
+            "auto-hourly-2026-11-21T13:00",
+            "auto-minutely-2026-11-21T13:09",
+            "auto-minutely-2026-11-21T13:10",
+        ];
+        assert_eq!(snapshots(&pool, "db"), expected);
+        assert_eq!(snapshots(&pool, "db/log"), expected);
+        assert_eq!(snapshots(&pool, &long), Vec::<String>::new());
     }
 
     #[test]

@@ -23,39 +23,49 @@ pub(super) struct Stopping {
 
 impl Stopping {
     /// Takes mounts away, the last in the list first. Returns the directory of a mount that is in use; it and those
-    /// before it in the list stay.
+    /// before it in the list stay. By force or lazily, a mount that cannot be taken away keeps no other from going.
     pub(super) fn detach(
         &self,
         mounts: &[Arc<Mounted>],
         mode: UnmountMode,
     ) -> Result<Option<PathBuf>, String> {
+        let mut failed = None;
         for mounted in mounts.iter().rev() {
             let stopped = match mode {
                 UnmountMode::Force => self.cut_off(mounted).map(|()| None),
                 UnmountMode::Lazy => mounted.export.stop(StopMode::Lazy),
                 UnmountMode::Normal => mounted.export.stop(StopMode::Idle),
             };
-            if let Some(in_use) = stopped? {
-                return Ok(Some(in_use));
+            match stopped {
+                Ok(None) => {}
+                Ok(Some(in_use)) => return Ok(Some(in_use)),
+                Err(error) if mode == UnmountMode::Normal => return Err(error),
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        if mode == UnmountMode::Force {
-            if self.exports.all().iter().all(|other| mounts.iter().any(|mounted| Arc::ptr_eq(other, mounted)))
-            {
-                self.exports.cut_streams(false);
-            }
-            self.end_cut_off(mounts)?;
+        match (mode, failed) {
+            (UnmountMode::Force, failed) => self.end_cut_off(mounts, failed)?,
+            (_, Some(error)) => return Err(error),
+            (_, None) => {}
         }
         Ok(None)
     }
 
     /// Completes the end of mounts whose users were cut off. If nothing else is mounted, the pool is closed, no matter
-    /// who still holds the mounts; otherwise their file systems are in use until the last requests were answered.
-    fn end_cut_off(&self, mounts: &[Arc<Mounted>]) -> Result<(), String> {
+    /// who still holds the mounts, or whether one of them could not be taken away, which `failed` tells: it ends with this
+    /// process. Otherwise their file systems are in use until the last requests were answered.
+    fn end_cut_off(&self, mounts: &[Arc<Mounted>], failed: Option<String>) -> Result<(), String> {
         let goes = |mounted: &Arc<Mounted>| mounts.iter().any(|other| Arc::ptr_eq(other, mounted));
         if self.exports.all().iter().all(goes) {
+            if let Some(error) = failed {
+                tracing::warn!(error, "a mount that cannot be taken away has no server from now on");
+            }
+            self.exports.cut_streams(false);
             mounts.iter().for_each(|mounted| self.ended(mounted));
             return Ok(());
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         for mounted in mounts {
             if self.exports.wait_until_ended(mounted, Some(timeouts::CUT_OFF)).is_none() {

@@ -20,6 +20,7 @@ use super::looked_into::LookedInto;
 use crate::failure::{Context, Result};
 use crate::mounter::{MounterClient, TakeoverMounter};
 use crate::mountopts::MountOptions;
+use crate::mounts::Standing;
 use crate::{mounts, raw};
 
 pub use options::{fuse_options, is_takeover_wanted, mount_failed};
@@ -120,8 +121,19 @@ struct FuseMount {
 }
 
 impl FuseMount {
-    /// Unmounts `place`; it may have been unmounted before.
+    /// Unmounts `place`; it may have been unmounted before. Another mount that stands there by now stays.
     fn unmount(&self, place: &Path, how: Unmount) -> Result<(), MountError> {
+        let all = mounts::all().map_err(|failure| MountError::Told(failure.to_string()))?;
+        match mounts::standing(&all, place, self.session.device_minor()) {
+            Standing::Itself => {}
+            Standing::Gone => return Ok(()),
+            Standing::Below(other) => {
+                let (other, place) = (raw::printable(&other.source), raw::text(place));
+                return Err(MountError::Told(format!(
+                    "{other} was mounted above it at {place}; unmount that first"
+                )));
+            }
+        }
         match self.mounter.unmount(place, how) {
             Err(MountError::NotMounted(_)) => Ok(()),
             outcome => outcome,

@@ -83,3 +83,26 @@ fn a_server_exports_a_dataset_without_fuse() {
     server.close().unwrap();
     assert!(start(open(&devices), &request("nothing", &place)).is_err());
 }
+
+#[test]
+fn a_mount_that_cannot_be_taken_away_keeps_no_other_and_not_the_pool() {
+    let folder = tempfile::tempdir().unwrap();
+    let (place, gone) = (folder.path().join("socket"), folder.path().join("gone"));
+    let devices = vec![Arc::new(SimDevice::new(160 << 20, 3)) as Arc<dyn Device>];
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"a pool for a toy") };
+    create_on("tank", &devices, &options).unwrap();
+    let opened = open(&devices);
+    ["db", "other"].iter().for_each(|path| opened.pool.create_dataset(path, 1).unwrap());
+    let server = start(opened, &request("db", &place)).unwrap();
+    assert_eq!(server.mount(&request("other", &gone)).unwrap(), Attached::Mounted);
+    let client = UnixStream::connect(&place).unwrap();
+    assert_eq!(ask(&client, &["put 5 0 last"]), ["ok"]);
+    // The place is not there any more, so nothing can be taken away from it.
+    std::fs::remove_file(&gone).unwrap();
+    assert!(server.detach(&server.exports.all(), UnmountMode::Normal).is_err());
+    assert_eq!(stop(&server, UnmountMode::Force), None);
+    assert_eq!(BufReader::new(&client).lines().count(), 0, "the other one's clients are cut off");
+    server.close().unwrap();
+    let opened = open(&devices);
+    assert!(opened.pool.replayed().clean);
+}
