@@ -196,7 +196,7 @@ impl LiveDataset {
     /// commit needs. A node that cannot be read is an error of this change alone; met in the middle of a change, it would
     /// end all changes.
     fn load_nodes(&self, ready: &[Ready]) -> Result<()> {
-        let mut keys = Vec::with_capacity(ready.len());
+        let mut keys = Vec::new();
         for change in ready {
             match *change {
                 Ready::Value(key, _) => keys.push(key),
