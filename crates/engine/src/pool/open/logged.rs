@@ -32,6 +32,7 @@ impl OpeningPool {
             }
             Err(error) => return Err(error),
         };
+        self.gives_up_log_device = is_lacking && is_needed && self.rescue.is_none();
         if let Some(rescue) = &mut self.rescue {
             rescue.lacks_log_device = is_lacking && is_needed;
         }
