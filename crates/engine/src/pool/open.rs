@@ -45,7 +45,7 @@ use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::types::COPIES;
 use crate::wal::{
     BatchView, LogDamage, LogDevice, LogEnd, LogSource, LogWriter, LoggedBatches, Position, RecordKind,
-    replay, write_directory,
+    replay, salt_of, write_directory,
 };
 use crate::{Addr, Error, Ptr, Result};
 
@@ -329,6 +329,7 @@ impl OpeningPool {
             devices: &self.devices,
             chunks: &self.chunks,
             flushed: self.superblock.flushed,
+            salt: salt_of(self.superblock.opening.id.nonce),
             accept_loss,
             logged: self.logged.as_ref(),
         };
