@@ -426,3 +426,47 @@ fn a_flipped_bit_of_a_batch_that_only_the_log_device_has_costs_a_page_at_most() 
     }
     assert!(opened > 40, "{opened}");
 }
+
+/// Its batches have the numbers of those that follow instead. They are neither taken for these, nor do they show that these
+/// are damaged.
+#[test]
+fn a_log_device_that_was_given_up_can_be_added_again() {
+    let all = fresh_with_log(1, 1);
+    let pool = open(&all);
+    write(&pool, 0..10, 1);
+    pool.checkpoint(false).unwrap();
+    for version in 2..100 {
+        write(&pool, 0..10, version);
+    }
+    let after = without_unflushed(&all);
+    let given_up = OpenOptions { accept_loss: true, ..options() };
+    let pool = Pool::open_on(handles(&after[..1]), &given_up).unwrap();
+    write(&pool, 0..10, 200);
+    pool.add_log_device(handles(&after[1..])).unwrap();
+    write(&pool, 0..10, 201);
+    let pool = open(&without_unflushed(&after));
+    has(&pool, 0..10, 201);
+    is_sound(&pool);
+}
+
+#[test]
+fn a_log_device_that_was_given_up_unread_does_not_replace_what_followed() {
+    let all = fresh_with_log(1, 1);
+    let pool = open(&all);
+    write(&pool, 0..40, 1);
+    pool.checkpoint(false).unwrap();
+    for version in 2..10 {
+        write(&pool, 0..10, version);
+    }
+    let after = without_unflushed(&all);
+    after[1].inject(InjectedFault { range: RESERVED_BYTES..SIZE, ..fault(SimOp::Read, u64::MAX) });
+    assert!(try_open(&after).is_err());
+    let given_up = OpenOptions { accept_loss: true, ..options() };
+    let pool = Pool::open_on(handles(&after), &given_up).unwrap();
+    has(&pool, 10..40, 1);
+    write(&pool, 0..10, 300);
+    // From now on it can be read again.
+    let pool = open(&without_unflushed(&after));
+    has(&pool, 0..10, 300);
+    is_sound(&pool);
+}

@@ -363,3 +363,26 @@ fn an_older_copy_of_a_device_that_leaves_is_no_half() {
         is_sound(&half);
     }
 }
+
+/// Where the pool did not write, the half keeps what it wrote while it was a pool of its own: batches of the same log, with
+/// numbers that the pool has yet to reach.
+#[test]
+fn a_half_that_was_used_more_than_the_pool_comes_back() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..50, 1);
+    pool.split("half", HALF, &[]).unwrap();
+    let half_sims = half_of(&sims);
+    let half = open(&half_sims);
+    for version in 2..400 {
+        write(&half, 0..8, version);
+    }
+    drop(half);
+    pool.attach(0, half_sims[0].clone(), false).unwrap();
+    fill(&pool);
+    for version in 2..40 {
+        write(&pool, 0..50, version);
+        let pool = open(&without_unflushed(&sims));
+        has(&pool, 0..50, version);
+    }
+}

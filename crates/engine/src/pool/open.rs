@@ -45,7 +45,7 @@ use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::types::COPIES;
 use crate::wal::{
     BatchView, LogDamage, LogDevice, LogEnd, LogSource, LogWriter, LoggedBatches, Position, RecordKind,
-    replay, write_directory,
+    replay, salt_of, write_directory,
 };
 use crate::{Addr, Error, Ptr, Result};
 
@@ -116,6 +116,8 @@ struct OpeningPool {
     operations_below: u64,
     /// Batches that the log device has.
     logged: Option<LoggedBatches>,
+    /// True if the log device may have batches that no other device has, and they are given up.
+    gives_up_log_device: bool,
     /// Damage that was found; `None` unless the pool is opened for rescue.
     rescue: Option<RescueReport>,
 }
@@ -312,6 +314,7 @@ impl OpeningPool {
             unflushed: Vec::new(),
             operations_below,
             logged: None,
+            gives_up_log_device: false,
             rescue,
         })
     }
@@ -326,6 +329,7 @@ impl OpeningPool {
             devices: &self.devices,
             chunks: &self.chunks,
             flushed: self.superblock.flushed,
+            salt: salt_of(self.superblock.opening.id.nonce),
             accept_loss,
             logged: self.logged.as_ref(),
         };
@@ -422,7 +426,11 @@ impl OpeningPool {
                 offset = damage.offset,
                 "what was acknowledged behind damage to the log is given up"
             );
-            position.batch = damage.flushed.max(end.position.batch).saturating_add(BATCH_NUMBER_LEAP);
+        }
+        let gives_up = end.damage.is_some() || self.gives_up_log_device;
+        if gives_up {
+            let flushed = end.damage.map_or(0, |damage| damage.flushed);
+            position.batch = flushed.max(end.position.batch).saturating_add(BATCH_NUMBER_LEAP);
         }
         shared.read_only.store(options.read_only, Ordering::Relaxed);
         let page_ptrs = self.table.iter().map(|page| (page.page, page.placed.ptr())).collect();
@@ -442,7 +450,7 @@ impl OpeningPool {
         }
         let flushes = writer.flushes();
         let clean = self.superblock.exported && ops.is_empty();
-        let journal = options.journal.as_ref().filter(|_| !options.read_only && end.damage.is_none());
+        let journal = options.journal.as_ref().filter(|_| !options.read_only && !gives_up);
         if let Some(journal) = journal {
             shared.set_journal(Arc::clone(journal));
         }
@@ -527,8 +535,8 @@ impl OpeningPool {
         pool.load_faults(end.damaged);
         pool.load_history();
         pool.measure_expansion();
-        if end.damage.is_some() && !options.read_only {
-            // Replay starts at this checkpoint from now on, and so does not meet the damage any more.
+        if gives_up && !options.read_only {
+            // Replay starts at this checkpoint from now on, and so meets neither the damage nor what was given up any more.
             pool.checkpoint(false)?;
         }
         // Each opening begins chunks, and each export: without this, those of a full pool would use up the cleaner's,

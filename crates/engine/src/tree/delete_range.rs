@@ -92,11 +92,11 @@ impl Editor<'_> {
         }
         let children = branch.len();
         if !low_whole {
-            self.rebalance(branch, low)?;
+            self.rebalance(branch, low, bounds)?;
         }
         if !high_whole && high > low {
             // The child is one to the left of where it was if the low edge was removed, or merged.
-            self.rebalance(branch, first - (children - branch.len()).min(first))?;
+            self.rebalance(branch, first - (children - branch.len()).min(first), bounds)?;
         }
         Ok(())
     }

@@ -110,6 +110,10 @@ impl NodePins<'_> {
                 let find = |want: &Want| {
                     let addr = want.ptr.addr;
                     let node = self.held.get(&addr).cloned().or_else(|| self.tree.cache.get(addr))?;
+                    // Another place in a damaged tree may have brought it into memory: `fetch` tells that.
+                    if !node.is_within(&want.bounds) {
+                        return None;
+                    }
                     met.push((addr, Arc::clone(&node)));
                     Some(node)
                 };

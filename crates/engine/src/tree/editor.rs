@@ -189,7 +189,7 @@ impl Editor<'_> {
                     let below = branch.bounds(i, bounds);
                     let grown = self.edit(branch.child_mut(i), run, below)?;
                     if grown.is_empty() {
-                        self.rebalance(branch, i)?;
+                        self.rebalance(branch, i, bounds)?;
                     } else {
                         branch.insert_after(i, grown);
                     }
@@ -211,8 +211,8 @@ impl Editor<'_> {
     }
 
     /// Removes child `i`, which was just edited, if it is empty. Merges it with a neighbour that is in memory if it is
-    /// underfull.
-    pub(super) fn rebalance(&mut self, branch: &mut Branch, i: usize) -> Result<()> {
+    /// underfull. `bounds` are those of the branch.
+    pub(super) fn rebalance(&mut self, branch: &mut Branch, i: usize, bounds: KeyBounds) -> Result<()> {
         let Some(Child::Dirty(node)) = branch.children().get(i) else { return Ok(()) };
         if node.len() == 0 {
             self.dispose(branch.child(i));
@@ -227,7 +227,10 @@ impl Editor<'_> {
                 Some(Child::Dirty(node)) => Arc::clone(node),
                 Some(Child::Clean { len_bytes, addr }) => {
                     let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
-                    let Some(node) = self.resident(ptr) else { continue };
+                    // Another place in a damaged tree may have brought a node with other keys into memory.
+                    let allowed = branch.bounds(beside, bounds);
+                    let node = self.resident(ptr).filter(|node| node.is_within(&allowed));
+                    let Some(node) = node else { continue };
                     self.held.insert(*addr, Arc::clone(&node));
                     node
                 }

@@ -40,6 +40,15 @@ use crate::space::Chunk;
 /// First bytes of a batch.
 pub const MAGIC: [u8; 4] = *b"PFba";
 
+/// The mark of all batches of one opening of the pool (T5).
+pub type Salt = [u8; 6];
+
+/// Returns the mark of the batches of the opening with this nonce: its low 48 bits.
+pub(crate) const fn salt_of(nonce: u64) -> Salt {
+    let [a, b, c, d, e, f, ..] = nonce.to_le_bytes();
+    [a, b, c, d, e, f]
+}
+
 /// The header of a batch.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -74,8 +83,8 @@ pub struct BatchHeader {
     pub next_index: U32,
     /// Next chunk's device.
     pub next_device: U16,
-    /// Low bytes of `LogWriter::with_salt`.
-    pub salt: [u8; 6],
+    /// That of the opening that wrote it.
+    pub salt: Salt,
 }
 
 impl BatchHeader {

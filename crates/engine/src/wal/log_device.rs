@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use zerocopy::FromBytes;
 
-use super::batch::{BatchHeader, MAGIC, Verified};
+use super::batch::{BatchHeader, MAGIC, Salt, Verified};
 use super::read::read_or_zeros;
 use crate::Result;
 use crate::device::{AlignedBuf, Devices, IoClass};
@@ -133,7 +133,7 @@ pub struct LoggedBatches {
     found: BTreeMap<(u64, u64), Vec<Found>>,
     /// Blocks that begin as a batch of the pool, by the same key.
     headers: BTreeMap<(u64, u64), BTreeSet<u64>>,
-    /// All batches with lower numbers were flushed, as these tell.
+    /// All batches with lower numbers were flushed, as those of the superblock's opening tell.
     pub(super) flushed: u64,
     /// True to take blocks that cannot be read for zeros; and the number of these.
     is_rescue: bool,
@@ -141,15 +141,15 @@ pub struct LoggedBatches {
 }
 
 impl LoggedBatches {
-    /// Reads a log device, which is a group of so many bytes, for the log with these low bytes of the GUID. For a rescue,
-    /// blocks that cannot be read are taken for zeros.
+    /// Reads a log device, which is a group of so many bytes, for the log with these low bytes of the GUID; `salt` is that of
+    /// the superblock's opening. For a rescue, blocks that cannot be read are taken for zeros.
     ///
     /// # Errors
     /// Errors of the device.
     pub fn read(
         devices: &Devices,
         (group, size_bytes): (u16, u64),
-        log: u64,
+        (log, salt): (u64, Salt),
         is_rescue: bool,
     ) -> Result<Self> {
         let mut all = Self { group, is_rescue, ..Self::default() };
@@ -163,7 +163,7 @@ impl LoggedBatches {
                     true => all.unread += read_or_zeros(devices, (group, copy), start, &mut buf),
                     false => devices.read_unverified(group, copy, start, &mut buf)?,
                 }
-                is_blank &= !all.note(&buf, (start, copy), log);
+                is_blank &= !all.note(&buf, (start, copy), (log, salt));
             }
             blank = if is_blank { blank + 1 } else { 0 };
             if blank == BLANK_CHUNKS {
@@ -174,7 +174,7 @@ impl LoggedBatches {
     }
 
     /// Notes the batches of a chunk. Returns whether anything in it begins as one of the log.
-    fn note(&mut self, chunk: &[u8], (start, copy): (u64, usize), log: u64) -> bool {
+    fn note(&mut self, chunk: &[u8], (start, copy): (u64, usize), (log, salt): (u64, Salt)) -> bool {
         let (mut next, mut found) = (0, false);
         while let Some(bytes) = chunk.get(next..).filter(|bytes| !bytes.is_empty()) {
             let at = next;
@@ -188,7 +188,9 @@ impl LoggedBatches {
             self.headers.entry(key).or_default().insert(offset);
             // One whose records are damaged is all that there is if a crash has torn it where it belongs.
             if let Some(batch) = Verified::framed(bytes) {
-                self.flushed = self.flushed.max(header.flushed.get().min(header.number.get()));
+                if header.salt == salt {
+                    self.flushed = self.flushed.max(header.flushed.get().min(header.number.get()));
+                }
                 let (len_bytes, checksum) = (batch.padded_bytes(), batch.checksum());
                 // No batch begins within another one: there are records, which hold what users have written.
                 next = at + len_bytes as usize;

@@ -16,7 +16,8 @@
 //! - T7: a batch tells up to which batch all were flushed when it was written, and so does a superblock. If the log
 //!   ends before that batch, it is damaged, not torn; see [`replay`]. Damage to any one batch does not hide this: a
 //!   segment that the log has left has at least two batches that name the next chunk, and an opening has the superblock
-//!   tell what it found.
+//!   tell what it found. So only batches of the superblock's opening have anything to add, and no others are believed: a
+//!   device may have some that a copy of it has written, with numbers that this log has yet to reach.
 //! - T8: where the log goes on after an opening, nothing is left of a torn batch. The batch that takes its place may be
 //!   the same but for the header, and a crash may cut it in its turn. With the old header left, it would be the old
 //!   batch, which the successors of that batch continue.
@@ -37,6 +38,7 @@ mod read;
 mod replay;
 mod writer;
 
+pub(crate) use batch::salt_of;
 pub(crate) use flush::Flushes;
 pub(crate) use log_device::LogDevice;
 pub use log_device::LoggedBatches;

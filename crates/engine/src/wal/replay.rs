@@ -1,7 +1,7 @@
 //! Reads the log after a crash.
 //!
 //! Where a batch does not hold, a crash has torn the log, or it is damaged. It is damaged if anything that was written
-//! later tells that the batch had been flushed (T7): a batch further on, or a superblock. Then
+//! later tells that the batch had been flushed (T7): a batch of the same opening further on, or a superblock. Then
 //! - damaged records of a sound frame cost these records alone: reading them fails as with any other damage;
 //! - a damaged frame is an error, since changes that were acknowledged would be lost, unless the caller accepts the
 //!   loss.
@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use zerocopy::FromBytes;
 
-use super::batch::{BatchHeader, MAGIC, Verified, may_go_on};
+use super::batch::{BatchHeader, MAGIC, Salt, Verified, may_go_on};
 use super::read::{READ_BYTES, read_at, read_or_zeros};
 use super::writer::RecordKind;
 use super::{LoggedBatches, Position};
@@ -66,6 +66,8 @@ pub struct LogSource<'a> {
     pub chunks: &'a Chunks,
     /// Batches with lower numbers had been flushed, as the superblock tells.
     pub flushed: u64,
+    /// That of the superblock's opening: only its batches tell more.
+    pub salt: Salt,
     /// True to take damage for the end of the log, and lose what was acknowledged behind it.
     pub accept_loss: bool,
     /// The batches of the log device, if there is one.
@@ -347,7 +349,9 @@ impl Replay<'_> {
     /// Learns from the batches behind the position what had been flushed. Returns whether any lies in the position's
     /// own segment.
     ///
-    /// Any sound batch of the pool counts here, however old it is: what it tells of was flushed, and so was never lost.
+    /// Any sound batch of the superblock's opening counts here, wherever it lies: what it tells of was flushed, and so was
+    /// never lost. Others do not. What they can tell of this log the superblock tells; and they need not be of this log: a
+    /// half of a split that was used, and attached again, has batches of its own where nothing was written since.
     fn look_ahead(&mut self) -> Result<bool> {
         let Position { mut segment, mut chunk, batch: number, mut next, used, .. } = self.end.position;
         let mut from = used as usize;
@@ -364,7 +368,9 @@ impl Replay<'_> {
                     if header.pool.get() != self.source.pool {
                         continue;
                     }
-                    self.flushed = self.flushed.max(flushed_below(&batch));
+                    if header.salt == self.source.salt {
+                        self.flushed = self.flushed.max(flushed_below(&batch));
+                    }
                     if header.segment.get() == segment && header.number.get() > number {
                         (found, next) = (true, batch.next());
                     }

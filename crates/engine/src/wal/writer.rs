@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use super::batch::{self, BatchHeader, ENTRY_BYTES, HEADER_BYTES};
+use super::batch::{self, BatchHeader, ENTRY_BYTES, HEADER_BYTES, Salt, salt_of};
 use super::flush::BatchWritten;
 use super::{Flushes, LogDevice, Position};
 use crate::device::{AlignedBuf, Devices, IoClass};
@@ -78,7 +78,7 @@ pub struct LogWriter {
     of_checkpoints: Devices,
     flushes: Arc<Flushes>,
     log_device: Option<LogDevice>,
-    salt: [u8; 6],
+    salt: Salt,
     /// Batches below this number were flushed, and something that was written later tells so.
     attested_batch: u64,
     /// Number of batches in the open segment.
@@ -106,17 +106,16 @@ impl LogWriter {
             of_checkpoints: devices.of_class(IoClass::AsyncWrite),
             flushes,
             log_device: None,
-            salt: [0; 6],
+            salt: Salt::default(),
             attested_batch: 0,
             batches: 0,
         }
     }
 
-    /// Marks all batches with the low 48 bits of `salt`, so that none of them equals one of another opening (T5).
+    /// Marks all batches as those of the opening with this nonce, so that none of them equals one of another opening (T5).
     #[must_use]
-    pub(crate) fn with_salt(mut self, salt: u64) -> Self {
-        let [a, b, c, d, e, f, ..] = salt.to_le_bytes();
-        self.salt = [a, b, c, d, e, f];
+    pub(crate) fn with_salt(mut self, nonce: u64) -> Self {
+        self.salt = salt_of(nonce);
         self
     }
 

@@ -4,7 +4,7 @@
 
 use super::{OpenOptions, OpeningPool};
 use crate::device::{IoClass, Redirection};
-use crate::wal::{BatchView, LoggedBatches};
+use crate::wal::{BatchView, LoggedBatches, salt_of};
 use crate::{Error, Result};
 
 impl OpeningPool {
@@ -32,6 +32,7 @@ impl OpeningPool {
             }
             Err(error) => return Err(error),
         };
+        self.gives_up_log_device = is_lacking && is_needed && self.rescue.is_none();
         if let Some(rescue) = &mut self.rescue {
             rescue.lacks_log_device = is_lacking && is_needed;
         }
@@ -43,7 +44,7 @@ impl OpeningPool {
         if self.devices.copies(group) == 0 {
             return Ok(None);
         }
-        let log = self.labels.common().log.low();
+        let log = (self.labels.common().log.low(), salt_of(self.superblock.opening.id.nonce));
         let size_bytes = self.labels.group_bytes(group);
         let devices = self.devices.of_class(IoClass::AsyncRead);
         LoggedBatches::read(&devices, (group, size_bytes), log, is_rescue).map(Some)

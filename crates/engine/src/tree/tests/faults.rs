@@ -169,3 +169,54 @@ fn a_wrong_number_of_addresses_is_refused() {
     let mut immutable = tree.make_immutable();
     assert!(matches!(immutable.persist(&mut |_| Ok(Vec::new())), Err(Error::Invalid(_))));
 }
+
+/// Trees whose branches name leaves as no writer does.
+struct TwiceNamed {
+    store: Arc<MemStore>,
+}
+
+impl TwiceNamed {
+    fn leaf(&self, keys: impl IntoIterator<Item = u64>) -> Ptr {
+        let mut leaf = Leaf::with_capacity(1);
+        keys.into_iter().for_each(|n| leaf.push(Key::page(1, n), page(n)));
+        self.store.write(vec![encode(&Node::leaf(leaf)).unwrap()]).unwrap()[0]
+    }
+
+    fn tree(&self, first: Ptr, others: &[(u64, Ptr)]) -> Tree {
+        let mut branch = Branch::with_capacity(1, 8, Child::clean(first));
+        others.iter().for_each(|(key, ptr)| branch.push(Key::page(1, *key), Child::clean(*ptr)));
+        let root = self.store.write(vec![encode(&Node::branch(branch)).unwrap()]).unwrap()[0];
+        tree_with(&self.store, Some(root), 1 << 20, SMALL)
+    }
+}
+
+/// A branch names a leaf twice. One of its places allows the leaf's keys, and brings it into memory; the other does not.
+#[test]
+fn a_leaf_is_not_edited_in_a_place_that_does_not_allow_its_keys() {
+    let forged = TwiceNamed { store: Arc::default() };
+    let twice = forged.leaf(0..10);
+    let (inside, key) = (Key::page(1, 5), Key::page(1, 150));
+    for edit in [Edit::Put(key, page(150)), Edit::Delete(key), Edit::DeleteRange(key, Key::page(1, 160))] {
+        let tree = forged.tree(twice, &[(100, twice)]);
+        assert_eq!(tree.get(&inside).unwrap(), Some(page(5)));
+        let applied = tree.apply(&mut [edit].into_iter(), &mut |_, _| {}, &mut Vec::new());
+        assert!(matches!(applied, Err(Error::Corrupt { .. })), "{applied:?}");
+        assert_eq!(tree.dirty_bytes(), 0);
+        assert_eq!(tree.get(&inside).unwrap(), Some(page(5)));
+    }
+}
+
+#[test]
+fn a_leaf_is_not_merged_with_one_whose_keys_its_place_does_not_allow() {
+    let forged = TwiceNamed { store: Arc::default() };
+    let twice = forged.leaf(10..12);
+    let tree = forged.tree(twice, &[(50, forged.leaf(50..90)), (100, forged.leaf(100..140)), (200, twice)]);
+    assert_eq!(tree.get(&Key::page(1, 10)).unwrap(), Some(page(10)));
+    let edit = Edit::DeleteRange(Key::page(1, 101), Key::page(1, 140));
+    apply(&tree, vec![edit]);
+    let tree = tree_with(&forged.store, checkpoint(&tree, &forged.store), 1 << 20, SMALL);
+    assert!(matches!(tree.get(&Key::page(1, 210)), Err(Error::Corrupt { .. })));
+    for key in [10, 60, 100] {
+        assert_eq!(tree.get(&Key::page(1, key)).unwrap(), Some(page(key)));
+    }
+}
