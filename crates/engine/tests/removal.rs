@@ -398,3 +398,22 @@ fn a_group_that_could_not_be_kept_leaves_all_the_same() {
     finish(&pool);
     has(&pool, 0..2400, 1);
 }
+
+/// A device that leaves could not be read for a while. Nobody repairs anything, and it leaves when it can be read again.
+#[test]
+fn what_could_not_be_read_for_a_while_is_moved_later() {
+    let sims = fresh(2, 1);
+    let pool = open(&sims);
+    write(&pool, 0..2000, 1);
+    pool.checkpoint(false).unwrap();
+    pool.remove_group(1).unwrap();
+    sims[1].inject(InjectedFault { op: SimOp::Read, range: MIB..120 * MIB, skip: 0, times: u64::MAX });
+    for _ in 0..3 {
+        while pool.removal_step(7).unwrap().is_some() {}
+        assert_eq!(pool.removal_status().obstacle, Some(Obstacle::Damage));
+    }
+    sims[1].clear_faults();
+    finish(&pool);
+    has(&pool, 0..2000, 1);
+    is_sound(&pool);
+}
