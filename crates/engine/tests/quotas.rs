@@ -3,10 +3,11 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 
 use pagefold_engine::dataset::{Bound, Change, Commit, Dataset};
-use pagefold_engine::pool::Pool;
+use pagefold_engine::pool::{Pool, ReceiveOptions, Source};
 use pagefold_engine::{Error, Key, Result};
 
 use common::{MIB, PAGE, fresh, open};
@@ -524,5 +525,40 @@ fn threads_share_a_quota() {
     pool.sync().unwrap();
     let held = used(&pool, "top");
     assert!(held <= 16 * MIB && held > 16 * MIB - 100_000, "{held}");
+    settle(&pool);
+}
+
+/// Any operation on the catalogue makes the budgets anew, also while a frame of a stream is on its way to the log.
+#[test]
+fn a_quota_holds_what_is_received_while_properties_are_set() {
+    let (_source, from) = fresh(256);
+    for page in 0..4000 {
+        write_page(&*from.dataset(), 1, page, &noise(page)).unwrap();
+    }
+    from.snapshot(&[""], "one", 1).unwrap();
+    let mut stream = Vec::new();
+    from.send(&Source::Snapshot { path: "@one", from: None }, &mut stream, &mut |_| {}).unwrap();
+    let (_device, pool) = fresh(256);
+    pool.create_dataset("db", 1).unwrap();
+    set(&pool, "db", "quota", 100 * MIB).unwrap();
+    let (ended, begun) = (AtomicBool::new(false), Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            begun.wait();
+            for at in 0..3000_u64 {
+                pool.set_property_of("", "user:at", Some(&at.to_string())).unwrap();
+                if ended.load(Ordering::Acquire) {
+                    break;
+                }
+            }
+        });
+        begun.wait();
+        let options = ReceiveOptions { created: 1, keep: false, force: false };
+        let received = pool.receive("db/copy", &options, &mut stream.as_slice(), &mut |_| {});
+        ended.store(true, Ordering::Release);
+        received.unwrap();
+    });
+    settle(&pool);
+    set(&pool, "db", "quota", 101 * MIB).unwrap();
     settle(&pool);
 }

@@ -352,3 +352,68 @@ fn labels_that_say_nothing_yet_lead_to_a_group_that_is_empty() {
         is_sound(&pool);
     }
 }
+
+/// The labels could not say that a group leaves: it stays, whatever lies on it, and can be removed later.
+#[test]
+fn a_removal_that_could_not_be_begun_has_not_begun() {
+    for is_new in [true, false] {
+        let mut sims = fresh(if is_new { 1 } else { 2 }, 1);
+        let pool = open(&sims);
+        write(&pool, 0..120, 1);
+        if is_new {
+            let new = sim(100);
+            pool.add_groups(vec![handles(&[Arc::clone(&new)])]).unwrap();
+            sims.push(new);
+        }
+        let before = capacity(&pool);
+        sims[1].inject(InjectedFault { op: SimOp::Write, range: 0..4096, skip: 0, times: 1 });
+        pool.remove_group(1).unwrap_err();
+        assert_eq!((capacity(&pool), pool.removal_status().group), (before, None));
+        assert_eq!(pool.removal_step(7).unwrap(), None);
+        assert_eq!(layout(&pool), [(0, 0), (1, 1)]);
+        write(&pool, 120..2400, 1);
+        let sims = after(&sims, Some(1));
+        drop(pool);
+        let pool = open(&sims);
+        assert_eq!((capacity(&pool), pool.removal_status().group), (before, None));
+        has(&pool, 0..2400, 1);
+        is_sound(&pool);
+        pool.remove_group(1).unwrap();
+        finish(&pool);
+        assert_eq!(layout(&pool), [(0, 0)]);
+        has(&pool, 0..2400, 1);
+    }
+}
+
+#[test]
+fn a_group_that_could_not_be_kept_leaves_all_the_same() {
+    let sims = fresh(2, 1);
+    let pool = open(&sims);
+    write(&pool, 0..2400, 1);
+    pool.remove_group(1).unwrap();
+    pool.removal_step(7).unwrap();
+    sims[1].inject(InjectedFault { op: SimOp::Write, range: 0..4096, skip: 0, times: 1 });
+    pool.keep_group(1).unwrap_err();
+    assert_eq!(pool.removal_status().group, Some(1));
+    finish(&pool);
+    has(&pool, 0..2400, 1);
+}
+
+/// A device that leaves could not be read for a while. Nobody repairs anything, and it leaves when it can be read again.
+#[test]
+fn what_could_not_be_read_for_a_while_is_moved_later() {
+    let sims = fresh(2, 1);
+    let pool = open(&sims);
+    write(&pool, 0..2000, 1);
+    pool.checkpoint(false).unwrap();
+    pool.remove_group(1).unwrap();
+    sims[1].inject(InjectedFault { op: SimOp::Read, range: MIB..120 * MIB, skip: 0, times: u64::MAX });
+    for _ in 0..3 {
+        while pool.removal_step(7).unwrap().is_some() {}
+        assert_eq!(pool.removal_status().obstacle, Some(Obstacle::Damage));
+    }
+    sims[1].clear_faults();
+    finish(&pool);
+    has(&pool, 0..2000, 1);
+    is_sound(&pool);
+}

@@ -442,3 +442,43 @@ fn one_snapshot_of_a_dataset_has_a_name() {
     pool.snapshot(&["", "a"], "s", 0).unwrap();
     assert_eq!(pool.snapshots_of(1).len(), 1);
 }
+
+/// Deletions go on beyond the capacity where a snapshot holds what is deleted, until there is no chunk for changed nodes.
+/// Then the snapshot can be destroyed, and that gives room.
+#[test]
+fn a_pool_that_deletions_have_filled_is_emptied_by_destroying() {
+    let (_device, pool) = fresh(136);
+    let dataset = pool.dataset();
+    let key = |at: u64| Key::new(1 + at / 512, 1, at % 512);
+    let noise = noise(7);
+    let value = |at: u64| noise[(at * 911 % (MIB - 900)) as usize..][..900].to_vec();
+    let capacity = pool.space().capacity_bytes;
+    let mut end = 0;
+    while pool.space().used_bytes < capacity / 100 * 85 {
+        for at in end..end + 2000 {
+            dataset.apply(&[Change::Put(key(at), value(at))]).unwrap();
+        }
+        pool.checkpoint(false).unwrap();
+        end += 2000;
+    }
+    pool.snapshot(&[""], "one", 1).unwrap();
+    // In each round one value of each leaf is deleted.
+    let refused = (0..8_u64).any(|round| {
+        (round..end).step_by(8).any(|at| match dataset.apply(&[Change::Delete(key(at))]) {
+            Ok(()) => false,
+            Err(error) => {
+                assert!(matches!(error, Error::NoSpace(_)), "{error}");
+                true
+            }
+        })
+    });
+    assert!(refused, "{:?}", pool.space());
+    pool.destroy_snapshots(&["@one"]).unwrap();
+    settle(&pool);
+    assert!(pool.space().used_bytes < capacity);
+    for at in 0..end {
+        dataset.apply(&[Change::Delete(key(at))]).unwrap();
+    }
+    settle(&pool);
+    assert!(pool.space().used_bytes < capacity / 10);
+}

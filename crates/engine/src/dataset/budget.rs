@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Expansion, Space, Thin};
-use crate::sums::remainder;
+use crate::sums::{remainder, subtract};
 
 /// Bounds that are set on a dataset, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,6 +80,12 @@ impl Claim {
     pub(crate) fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.logical_bytes += other.logical_bytes;
+    }
+
+    /// Takes another claim off this one, which has it.
+    pub(crate) fn subtract(&mut self, other: Self) {
+        subtract(&mut self.bytes, other.bytes);
+        subtract(&mut self.logical_bytes, other.logical_bytes);
     }
 }
 

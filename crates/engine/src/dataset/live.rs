@@ -30,6 +30,8 @@ pub(super) struct Stages {
     pub(super) committing: Option<Arc<Pending>>,
     /// True if something was accepted since the last quiesce point, so that the next must include this dataset.
     pub(super) touched: bool,
+    /// Space that is claimed for changes which pass through none of these stages ([`LiveDataset::reserve_apart`]).
+    apart: Claim,
 }
 
 impl Stages {
@@ -186,6 +188,23 @@ impl LiveDataset {
         self.shared.release(claim.bytes);
     }
 
+    /// As [`LiveDataset::reserve`], for changes that the caller brings into the log without the gate. Budgets may be made
+    /// anew meanwhile, and take the claim over. [`LiveDataset::release_apart`] has to follow.
+    pub(crate) fn reserve_apart(&self, claim: Claim, edits: u64) -> Result<(), Shortage> {
+        // Budgets are made anew with the gate closed: not between these two.
+        let _gate = self.shared.gate.read();
+        self.reserve(claim, Beyond::default(), edits)?;
+        self.stages.write().apart.add(claim);
+        Ok(())
+    }
+
+    /// Gives space back that [`LiveDataset::reserve_apart`] reserved.
+    pub(crate) fn release_apart(&self, claim: Claim) {
+        let _gate = self.shared.gate.read();
+        self.stages.write().apart.subtract(claim);
+        self.release(claim);
+    }
+
     /// Returns the budget of the dataset, if it has one.
     pub(crate) fn budget(&self) -> Option<Arc<Budget>> {
         if self.has_budget.load(Ordering::Acquire) { self.budget.read().clone() } else { None }
@@ -204,6 +223,7 @@ impl LiveDataset {
             budget.follow_logical(0, self.logical_bytes());
             let stages = self.stages.read();
             budget.take(stages.accepting.claimed);
+            budget.take(stages.apart);
             if let Some(committing) = &stages.committing {
                 budget.take(committing.claimed);
             }

@@ -84,6 +84,12 @@ impl Shared {
         self.promised_chunks(wanted) + kept <= free
     }
 
+    /// Returns true if there is room for all that is accepted and `wanted`, and a chunk is left for the cleaner, though
+    /// not all that it needs.
+    pub(crate) fn has_room_without_kept(&self, wanted: RoomRequest) -> bool {
+        self.promised_chunks(wanted) < self.chunks.free()
+    }
+
     /// Returns the number of chunks that the cleaner may begin now.
     pub(crate) fn clean_outputs(&self) -> u64 {
         self.chunks.free().saturating_sub(self.promised_chunks(RoomRequest::NONE))

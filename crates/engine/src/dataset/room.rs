@@ -3,6 +3,7 @@
 //! - A1: every accepted change finds free chunks when it is committed, and so do the checkpoint after it, the cleaner's
 //!   next pass, and the checkpoint by which that pass counts. Changes are admitted while the free chunks cover all of
 //!   these in the worst case. So no work that is under way ever runs out of space, and the cleaner can always begin.
+//!   Only what destroys snapshots and datasets may take of the cleaner's chunks, where there is nothing left to gain.
 //!
 //! [`super::Shared::reserve`] first asks another question, whether the pool may hold more: a writer is refused if the
 //! pool is full, and waits for the cleaner if there is only no room now.

@@ -310,6 +310,7 @@ impl Pool {
         let mut traffic = Traffic::default();
         let mut pace = AutotrimPace::default();
         let mut looked = Instant::now();
+        let mut stuck = 0;
         let mut rest = MAINTENANCE_INTERVAL;
         while self.rested(rest) {
             rest = MAINTENANCE_INTERVAL;
@@ -318,7 +319,7 @@ impl Pool {
                 looked = work.begun;
                 traffic.observe(self, work.begun);
                 if traffic.idle_since.is_some()
-                    && let Err(error) = self.free_for_autotrim()
+                    && let Err(error) = self.free_for_autotrim(&mut stuck)
                 {
                     self.tell_of_failure("free space was not discarded; this is tried again", &error);
                 }

@@ -547,7 +547,7 @@ impl Pool {
         &self,
         plan: &dyn Fn(&Catalogue, u64) -> Result<Vec<CatalogueOp<'a>>>,
     ) -> Result<GrowthClaim<'_>> {
-        let (growth, redo) = {
+        let (growth, redo, destroys) = {
             let catalogue = self.catalogue.read();
             let ops = match plan(&catalogue, 0) {
                 // A checkpoint comes first, and nothing is known before it.
@@ -556,10 +556,17 @@ impl Pool {
             };
             let mut encoded = Vec::new();
             ops.iter().for_each(|op| op.encode(&mut encoded));
-            (ops.iter().map(|op| catalogue.growth_of(op)).sum(), encoded.len() as u64)
+            let destroys = |op: &CatalogueOp<'_>| {
+                matches!(op, CatalogueOp::Destroy { .. } | CatalogueOp::Rollback { .. })
+            };
+            let destroys = !ops.is_empty() && ops.iter().all(destroys);
+            (ops.iter().map(|op| catalogue.growth_of(op)).sum(), encoded.len() as u64, destroys)
         };
         let claim = GrowthClaim::new(&self.shared.room.grown_bytes, growth);
-        self.prepare_commit_of(redo)?;
+        match destroys {
+            true => self.prepare_destroying(redo)?,
+            false => self.prepare_commit_of(redo)?,
+        }
         Ok(claim)
     }
 

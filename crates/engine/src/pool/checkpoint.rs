@@ -11,7 +11,7 @@
 //!
 //! A crash before 4 leaves the checkpoint before; its log is still whole, since nothing pending was reused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use super::copies::Copies;
@@ -117,6 +117,8 @@ impl Pool {
         self.shared.segments.stored();
         meanwhile();
         self.retire(versions)?;
+        let freed: BTreeSet<Chunk> = recycle.iter().copied().collect();
+        state.cleaner.try_again(|chunk| freed.contains(&chunk));
         self.chunks.recycle(recycle);
         self.note_sizes(state, growth_bytes);
         self.shared.throttle.gained();

@@ -231,6 +231,8 @@ impl Pool {
         }
         self.restore_room(state)?;
         let freed = self.chunks.used_count(group) < before;
+        // The next step is made after a while, and may find what this one did not.
+        state.cleaner.try_again(|chunk| chunk.device == group);
         Ok(if freed { Ok(0) } else { Err(Obstacle::Damage) })
     }
 

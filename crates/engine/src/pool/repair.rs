@@ -9,6 +9,7 @@ use super::root::PlacedRecord;
 use super::{Label, Pool};
 use crate::device::{IoClass, OneDevice};
 use crate::segment::{DirCopy, Part, record_checksum};
+use crate::space::Chunk;
 use crate::{Addr, Error, Result};
 
 /// Name, in messages, of the records that no segment accounts for.
@@ -34,7 +35,7 @@ impl Pool {
     /// # Errors
     /// Errors if the record has no other copy, or none that is sound; errors of the device.
     pub(super) fn repair_record(&self, addr: Addr) -> Result<()> {
-        let _state = self.maintenance.lock();
+        let mut state = self.maintenance.lock();
         self.shared.check_writable()?;
         let segments = &self.shared.segments;
         let other = if addr.is_copy() { addr.original() } else { addr.copy() };
@@ -48,7 +49,9 @@ impl Pool {
             return Err(Error::corrupt(format!("record {addr}"), "its other copy is of another content"));
         }
         self.overwrite(place.device, place.offset, &bytes)?;
-        self.shared.read_uncounted(&devices, addr).map(drop)
+        self.shared.read_uncounted(&devices, addr)?;
+        state.cleaner.try_again(|chunk| chunk == Chunk::at(place.device, place.offset));
+        Ok(())
     }
 
     /// Writes one copy of the directory of a part again from the other one.
@@ -56,7 +59,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::repair_record`].
     pub(super) fn repair_directory(&self, segment: u64, part: &Part, copy: DirCopy) -> Result<()> {
-        let _state = self.maintenance.lock();
+        let mut state = self.maintenance.lock();
         self.shared.check_writable()?;
         let segments = &self.shared.segments;
         let there = segments.get(segment)?.is_some_and(|segment| segment.parts.contains(part));
@@ -68,7 +71,9 @@ impl Pool {
         if let Some(offset) = copy.offset(part.extent, dir) {
             self.overwrite(part.extent.chunk.device, offset, &bytes)?;
         }
-        segments.read_directory_copy(&devices, segment, at, copy).map(drop)
+        segments.read_directory_copy(&devices, segment, at, copy)?;
+        state.cleaner.try_again(|chunk| chunk == part.extent.chunk);
+        Ok(())
     }
 
     /// Verifies both copies of each record of the last checkpoint that no segment accounts for. Calls `damaged` for

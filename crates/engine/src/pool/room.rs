@@ -17,6 +17,11 @@ const ROOT_BYTES: u64 = 16 * BLOCK_BYTES as u64;
 /// Bytes of padding of the commit of one change: in its batch, and in the directory that may follow.
 const COMMIT_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 
+/// Returns the room for a commit of which `redo_bytes` are not accepted yet.
+const fn commit_of(redo_bytes: u64) -> RoomRequest {
+    RoomRequest { claim_bytes: 0, redo_bytes, edit_bytes: COMMIT_BYTES }
+}
+
 impl Pool {
     /// Makes sure that a commit finds memory for tree nodes, and free chunks. The chunks of accepted changes are kept
     /// for the commit (A1), so only those of its padding may be missing.
@@ -30,7 +35,17 @@ impl Pool {
             return Ok(());
         }
         self.make_tree_room()?;
-        self.make_room(RoomRequest { claim_bytes: 0, redo_bytes, edit_bytes: COMMIT_BYTES })
+        self.make_room(commit_of(redo_bytes))
+    }
+
+    /// As [`Pool::prepare_commit_of`], for operations that destroy something. Where changes of trees that snapshots hold
+    /// have taken all the room, and there is nothing to gain, they may take of the cleaner's chunks: what they free
+    /// brings more back.
+    pub(super) fn prepare_destroying(&self, redo_bytes: u64) -> Result<()> {
+        match self.prepare_commit_of(redo_bytes) {
+            Err(Error::NoSpace(_)) if self.shared.has_room_without_kept(commit_of(redo_bytes)) => Ok(()),
+            prepared => prepared,
+        }
     }
 
     /// Makes sure that changed tree nodes keep within their share of memory: waits for the checkpoint that is under

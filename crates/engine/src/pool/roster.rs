@@ -244,7 +244,10 @@ impl Labels {
     /// # Errors
     /// If the label of no whole member can be written.
     pub(super) fn change(&self, group: u16) -> Result<()> {
-        let mut state = self.state.lock();
+        self.change_in(&mut self.state.lock(), group)
+    }
+
+    fn change_in(&self, state: &mut State, group: u16) -> Result<()> {
         loop {
             let State { labels, left, tables, sizes, .. } = &mut *state;
             let at = usize::from(group);

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Pool;
+use super::pack::Begun;
 use crate::device::Devices;
 use crate::limits::CHUNK_BYTES;
 use crate::space::{Untrimmed, stretches};
@@ -187,19 +188,38 @@ impl Pool {
     }
 
     /// Makes a checkpoint if that frees chunks that autotrim then discards: an idle pool makes none by itself, however much
-    /// was deleted.
+    /// was deleted. `stuck` is the number of chunks that the last call could not free: they wait for others.
     ///
     /// # Errors
-    /// Those of a checkpoint.
-    pub(super) fn free_for_autotrim(&self) -> Result<()> {
+    /// Those of a checkpoint, and of a pass of the cleaner.
+    pub(super) fn free_for_autotrim(&self, stuck: &mut u64) -> Result<()> {
         if !self.autotrim() || !self.any_discards() || self.shared.check_writable().is_err() {
             return Ok(());
         }
-        let open = self.log.lock().writer.position().segment;
-        if self.chunks.pending_free() + self.shared.segments.dead_chunks(open) < CHECKPOINT_CHUNKS {
+        let dead = self.dead_chunks();
+        *stuck = dead.min(*stuck);
+        if self.chunks.pending_free() + dead - *stuck < CHECKPOINT_CHUNKS {
             return Ok(());
         }
-        self.checkpoint(false)
+        let mut state = self.maintenance.lock();
+        self.checkpoint_locked(&mut state, false)?;
+        // Segments of which parts lie in these chunks have records that live elsewhere. A pass takes the chunks from them,
+        // and writes next to nothing.
+        let is_dead = |begun: &Begun| {
+            self.shared.segments.occupied(begun.chunk).is_some_and(|occupied| occupied.packed_bytes() == 0)
+        };
+        let begun = [state.cleaner.begun, state.copies.begun].into_iter().flatten().filter(is_dead).count();
+        let dead = self.dead_chunks().saturating_sub(begun as u64);
+        if dead >= CHECKPOINT_CHUNKS && self.clean_pass(&mut state, dead)?.is_some() {
+            self.checkpoint_locked(&mut state, false)?;
+        }
+        *stuck = self.dead_chunks();
+        self.restore_room(&mut state)
+    }
+
+    fn dead_chunks(&self) -> u64 {
+        let open = self.log.lock().writer.position().segment;
+        self.shared.segments.dead_chunks(open)
     }
 
     fn discard_some(&self, which: Untrimmed, most: u64) -> Result<Option<u64>> {

@@ -29,7 +29,7 @@ use crate::Result;
 use crate::limits::{CHUNK_BYTES, MODELS_MAX, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX, SHRINK};
 use crate::memory::allocated_bytes;
 use crate::space::{Chunk, Extent};
-use crate::sums::subtract;
+use crate::sums::{subtract, subtract_stored};
 use crate::types::SLOT_BITS;
 use crate::wire::{Reader, put_bytes, put_varint};
 
@@ -88,6 +88,13 @@ pub(crate) const fn tail_bytes(len_bytes: u64) -> u64 {
 /// Returns the bytes of a chunk that a live record of `len_bytes` holds.
 pub const fn held_bytes(len_bytes: u64) -> u64 {
     len_bytes + RECORD_OVERHEAD_BYTES + tail_bytes(len_bytes)
+}
+
+/// Returns how the bytes of a record that dies are taken off sums of its segment. If the segment was `recompressed`, the
+/// length of a record whose directory cannot be read is not known, and taken for longer than it is: then sums may be too
+/// small, which is no fault of the engine.
+pub(super) fn subtraction(recompressed: bool) -> fn(&mut u64, u64) {
+    if recompressed { subtract_stored } else { subtract }
 }
 
 /// Longest stored form of a part: varints of 24, 16 and seven times 32 bits, and a checksum.
@@ -375,16 +382,16 @@ impl Segment {
         if !self.live.clear(slot) {
             return None;
         }
+        let take = subtraction(self.recompressed);
         let (mut live, mut tail) = (self.live_bytes.into(), self.tail_bytes.into());
-        subtract(&mut live, len_bytes.into());
-        subtract(&mut tail, tail_bytes(len_bytes.into()));
+        take(&mut live, len_bytes.into());
+        take(&mut tail, tail_bytes(len_bytes.into()));
         (self.live_bytes, self.tail_bytes) = (live as u32, tail as u32);
-        let bytes = held_bytes(len_bytes.into());
         let at = self.part_at(slot)?;
-        if let Some(held) = self.held.get_mut(at) {
-            subtract(held, bytes);
-        }
-        Some((self.parts.get(at)?.extent.chunk, bytes))
+        let held = self.held.get_mut(at)?;
+        let before = *held;
+        take(held, held_bytes(len_bytes.into()));
+        Some((self.parts.get(at)?.extent.chunk, before - *held))
     }
     /// Counts live records anew by these lengths, each with its slot.
     pub(super) fn restate(&mut self, lens: &[(u32, u32)]) {
@@ -417,10 +424,17 @@ impl Segment {
             part.encode(out);
         }
         put_varint(out, self.slots.into());
-        put_varint(out, self.live_bytes.into());
+        // Sums that are too small ([`subtraction`]) must not make a page that nobody can read.
+        let least = if self.recompressed { self.live.count() } else { 0 };
+        let live_bytes = self.live_bytes.max(least);
+        put_varint(out, live_bytes.into());
         put_varint(out, self.tail_bytes.into());
+        let all = self.records_bytes() + u64::from(live_bytes - self.live_bytes);
+        let mut left = if self.recompressed { all } else { u64::MAX };
         for held in self.held.iter().skip(1) {
-            put_varint(out, *held);
+            let held = (*held).min(left);
+            left -= held;
+            put_varint(out, held);
         }
         self.live.encode(out);
         put_varint(out, self.models.len() as u64);

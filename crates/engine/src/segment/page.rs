@@ -5,9 +5,8 @@
 //! is kept, with the bytes that it holds there.
 
 use super::deaths::Deaths;
-use super::entry::{PageIds, Segment, held_bytes};
+use super::entry::{PageIds, Segment, held_bytes, subtraction};
 use crate::space::Chunk;
-use crate::sums::subtract;
 use crate::types::{COPIES, SLOT_BITS};
 use crate::wire::Reader;
 use crate::{Addr, Error, Ptr, Result};
@@ -55,6 +54,9 @@ pub(super) struct Died {
     pub(super) chunk: Chunk,
     /// Bytes that it held there.
     pub(super) held_bytes: u64,
+    /// Bytes by which its page's share of the table's sums has become smaller.
+    pub(super) used_bytes: u64,
+    pub(super) record_bytes: u64,
     /// True if no other record of its stretch is live.
     pub(super) last: bool,
 }
@@ -149,12 +151,17 @@ impl Away {
         let stretch = self.stretches.get_mut(after.checked_sub(1)?)?;
         stretch.live = stretch.live.checked_sub(1)?;
         let bytes = held_bytes(ptr.len_bytes.into());
+        let take = |sum: &mut u64, bytes| {
+            let before = *sum;
+            subtraction(self.recompressed)(sum, bytes);
+            before - *sum
+        };
         let mut held = stretch.held.into();
-        subtract(&mut held, bytes);
+        let held_bytes = take(&mut held, bytes);
         stretch.held = held as u32;
-        subtract(&mut self.used_bytes, bytes);
-        subtract(&mut self.record_bytes, Segment::record_bytes(ptr.len_bytes));
-        Some(Died { chunk: stretch.chunk, held_bytes: bytes, last: stretch.live == 0 })
+        let used_bytes = take(&mut self.used_bytes, bytes);
+        let record_bytes = take(&mut self.record_bytes, Segment::record_bytes(ptr.len_bytes));
+        Some(Died { chunk: stretch.chunk, held_bytes, used_bytes, record_bytes, last: stretch.live == 0 })
     }
 
     /// Brings the entries as they were read up to date: drops segments that were dropped since the page was stored, and

@@ -54,6 +54,14 @@ pub(super) struct Cleaner {
     unreadable: BTreeSet<Chunk>,
 }
 
+impl Cleaner {
+    /// Has chunks tried again that had records which could not be read. A device may read now what it failed to read, the
+    /// records may have been repaired, and chunks that were given out anew have others.
+    pub(super) fn try_again(&mut self, which: impl Fn(Chunk) -> bool) {
+        self.unreadable.retain(|chunk| !which(*chunk));
+    }
+}
+
 /// Returns the move of survivors to `parts`.
 pub(super) fn move_to(parts: Vec<Part>, survivors: &[Survivor], recompressed: bool) -> Move {
     let models: BTreeSet<u32> = survivors.iter().filter_map(|(_, _, bytes)| model_of(bytes)).collect();

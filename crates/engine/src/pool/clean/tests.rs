@@ -2,6 +2,7 @@
 
 use super::super::testing::{fresh, open, page, write};
 use super::*;
+use crate::device::{InjectedFault, SimOp};
 
 /// Returns the chunks in use by segments.
 fn chunks_of(pool: &Pool) -> BTreeSet<Chunk> {
@@ -132,4 +133,28 @@ fn only_the_parts_in_cleaned_chunks_are_moved() {
         "the other part stays where it was"
     );
     verify_occupancy(&pool);
+}
+
+/// A chunk with records that cannot be read is passed over until they are gone; then it is a chunk like others.
+#[test]
+fn a_chunk_that_is_free_again_is_no_longer_passed_over() {
+    let (device, pool) = fresh();
+    write(&pool, 0..3000, 0);
+    write(&pool, (0..3000).filter(|at| at % 4 != 0), 1);
+    pool.checkpoint(false).unwrap();
+    let before = {
+        let mut state = pool.maintenance.lock();
+        device.inject(InjectedFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: u64::MAX });
+        pool.clean_pass(&mut state, 8).unwrap();
+        device.clear_faults();
+        pool.checkpoint_locked(&mut state, false).unwrap();
+        state.cleaner.unreadable.len()
+    };
+    write(&pool, 0..3000, 2);
+    pool.checkpoint(false).unwrap();
+    let left = pool.maintenance.lock().cleaner.unreadable.clone();
+    assert!(
+        left.len() < before && left.iter().all(|chunk| !pool.chunks.is_free(*chunk)),
+        "{left:?}, {before}"
+    );
 }

@@ -69,12 +69,22 @@ impl Labels {
     /// Makes the labels of a group say that it leaves, or stays (E2 of [`super::removal`]).
     ///
     /// # Errors
-    /// Errors of labels; then they may say so, or not.
+    /// Errors of labels. Then the pool goes on as before. If a label says otherwise and could not be written back, the next
+    /// change of the group's table does that, or the next opening obeys it.
     pub(in crate::pool) fn set_leaving(&self, group: u16, leaves: bool) -> Result<()> {
-        if let Some(table) = self.state.lock().tables.get_mut(usize::from(group)) {
-            table.leaves = leaves;
+        let state = &mut *self.state.lock();
+        let at = usize::from(group);
+        let before = state.tables.get_mut(at).map(|table| std::mem::replace(&mut table.leaves, leaves));
+        let changed = self.change_in(state, group);
+        if changed.is_err()
+            && let (Some(before), Some(table)) = (before, state.tables.get_mut(at))
+        {
+            table.leaves = before;
+            if let Err(error) = self.change_in(state, group) {
+                tracing::warn!(%error, group, "labels may tell otherwise whether the devices leave the pool");
+            }
         }
-        self.change(group)
+        changed
     }
 
     /// Adds groups of these devices, which get labels. They count from the next superblock on (Y3).

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::wire::{self, EndFrame, StreamEntry, StreamPage};
 use super::{PROGRESS, Token};
 use crate::dataset::redo::{Bases, CatalogueOp, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
-use crate::dataset::shared::{Beyond, Shortage};
+use crate::dataset::shared::Shortage;
 use crate::dataset::{Claim, Commit, Dataset, LiveDataset, RoomRequest, count};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::pool::Pool;
@@ -317,7 +317,7 @@ impl Pool {
         let mut tries = 0;
         loop {
             let frees = self.shared.reapers.frees();
-            let Err(shortage) = data.reserve(claim, Beyond::default(), claim.bytes) else { break };
+            let Err(shortage) = data.reserve_apart(claim, claim.bytes) else { break };
             let bytes = claim.bytes;
             let (full, space) = (self.shared.is_full(bytes, 0) || tries == CLAIM_TRIES, data.space());
             match shortage {
@@ -348,7 +348,7 @@ impl Pool {
             tries += 1;
         }
         let committed = self.append_group(data, group, token);
-        data.release(claim);
+        data.release_apart(claim);
         committed
     }
 
