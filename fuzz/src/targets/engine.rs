@@ -25,6 +25,8 @@ use pagefold_sim::random::Random;
 /// Bytes of a sector of a superblock.
 const SECTOR_BYTES: usize = 512;
 pub(super) const POOL: Guid = Guid(*b"hostile-bytes-16");
+/// Salt of the batches that are believed to tell what had been flushed.
+pub(super) const SALT: wal::batch::Salt = [0; 6];
 /// Size in bytes of the device that targets read from.
 const DEVICE_BYTES: u64 = 256 << 20;
 
@@ -262,7 +264,7 @@ pub(super) fn replayed(
     let chunks = Chunks::new(&[DEVICE_BYTES]);
     let mut batches = 0;
     let (pool, flushed) = (POOL.low(), if logged.is_some() { 0 } else { start.batch });
-    let source = wal::LogSource { pool, devices, chunks: &chunks, flushed, accept_loss, logged };
+    let source = wal::LogSource { pool, devices, chunks: &chunks, flushed, salt: SALT, accept_loss, logged };
     let ended = wal::replay(source, start, &mut |view| {
         batches += 1;
         assert!(view.segment < 1 << 40 && u64::from(view.end) <= CHUNK_BYTES + BLOCK_BYTES as u64);

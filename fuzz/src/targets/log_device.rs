@@ -11,7 +11,7 @@ use pagefold_engine::types::SLOT_BITS;
 use pagefold_engine::wal::{LoggedBatches, Position, batch as stored};
 use pagefold_engine::wire::Reader;
 
-use super::engine::{Bytes, POOL, batch_seeds, next_batch, replayed};
+use super::engine::{Bytes, POOL, SALT, batch_seeds, next_batch, replayed};
 
 /// Bytes that the log device is said to have: it is read up to there, or up to where nothing was ever written.
 const LOG_BYTES: u64 = 24 << 20;
@@ -155,7 +155,7 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
     let all = [Bytes::new(place, device), Bytes::new(FIRST, log)];
     let devices = Devices::all(all.into_iter().map(|bytes| Arc::new(bytes) as Arc<dyn Device>).collect());
     let is_rescue = bytes.len().is_multiple_of(3);
-    let Ok(logged) = LoggedBatches::read(&devices, (1, LOG_BYTES), POOL.low(), is_rescue) else {
+    let Ok(logged) = LoggedBatches::read(&devices, (1, LOG_BYTES), (POOL.low(), SALT), is_rescue) else {
         return false;
     };
     replayed(&devices, start, is_rescue || bytes.len().is_multiple_of(2), Some(&logged))
