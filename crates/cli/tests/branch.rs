@@ -515,13 +515,17 @@ fn a_branch_that_others_use_keeps_its_server() {
     let serve = || {
         let mut command = Command::new(&program);
         command.arg("600").uid(OWNER).gid(OWNER).current_dir(sandbox.path("prod-x/data"));
-        // Tests that run under nohup(1) ignore SIGINT, and so does what they start. Servers do not.
+        // Tests that run behind a shell's back ignore these signals, and so does what they start. Servers do not.
         let obey = || {
-            // SAFETY: it sets no handler.
-            let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
-            if before == libc::SIG_ERR { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+            for signal in [libc::SIGINT, libc::SIGQUIT] {
+                // SAFETY: it sets no handler.
+                if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
         };
-        // SAFETY: between fork and exec it makes one system call, and allocates nothing.
+        // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
         unsafe { command.pre_exec(obey) };
         Running(command.spawn().unwrap())
     };
