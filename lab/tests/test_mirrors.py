@@ -104,7 +104,8 @@ class Writer(threading.Thread):
         # The oldest one may have been about to be written again.
         first = max(0, len(self.done) - WRITTEN_MAX + 1)
         for number, content in enumerate(self.done[first:], first):
-            assert (self.directory / f"w{number % WRITTEN_MAX}").read_bytes() == content, number
+            path = self.directory / f"w{number % WRITTEN_MAX}"
+            assert path.exists() and path.read_bytes() == content, f"{path}: {number} of {len(self.done)}"
 
 
 def test_a_device_is_attached_and_either_one_is_enough(pool):

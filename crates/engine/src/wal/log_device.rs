@@ -26,11 +26,6 @@ use crate::space::Chunk;
 /// Largest number of chunks that are used, and that an opening reads after a crash.
 const CHUNKS_MAX: u32 = ((1 << 30) / CHUNK_BYTES) as u32;
 
-/// Number of chunks in a row without the beginning of any batch behind which none is looked for. Each opening fills chunks
-/// from the first one on, so one that was never filled follows all that were; and what was acknowledged was flushed with all
-/// before it.
-const BLANK_CHUNKS: u32 = 2;
-
 /// A chunk of the log device and the byte in it where the next batch goes.
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -141,7 +136,8 @@ pub struct LoggedBatches {
 }
 
 impl LoggedBatches {
-    /// Reads a log device, which is a group of so many bytes, for the log with these low bytes of the GUID; `salt` is that of
+    /// Reads all of a log device, which is a group of so many bytes: chunks that are blank may lie before those that are not,
+    /// where a device has taken another one's place. Reads it for the log with these low bytes of the GUID; `salt` is that of
     /// the superblock's opening. For a rescue, blocks that cannot be read are taken for zeros.
     ///
     /// # Errors
@@ -154,28 +150,22 @@ impl LoggedBatches {
     ) -> Result<Self> {
         let mut all = Self { group, is_rescue, ..Self::default() };
         let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
-        let mut blank = 0;
         for index in 0..chunks_of(size_bytes) {
-            let mut is_blank = true;
             let start = Chunk { device: group, index }.offset();
             for copy in 0..devices.copies(group) {
                 match is_rescue {
                     true => all.unread += read_or_zeros(devices, (group, copy), start, &mut buf),
                     false => devices.read_unverified(group, copy, start, &mut buf)?,
                 }
-                is_blank &= !all.note(&buf, (start, copy), (log, salt));
-            }
-            blank = if is_blank { blank + 1 } else { 0 };
-            if blank == BLANK_CHUNKS {
-                break;
+                all.note(&buf, (start, copy), (log, salt));
             }
         }
         Ok(all)
     }
 
-    /// Notes the batches of a chunk. Returns whether anything in it begins as one of the log.
-    fn note(&mut self, chunk: &[u8], (start, copy): (u64, usize), (log, salt): (u64, Salt)) -> bool {
-        let (mut next, mut found) = (0, false);
+    /// Notes the batches of a chunk.
+    fn note(&mut self, chunk: &[u8], (start, copy): (u64, usize), (log, salt): (u64, Salt)) {
+        let mut next = 0;
         while let Some(bytes) = chunk.get(next..).filter(|bytes| !bytes.is_empty()) {
             let at = next;
             next += BLOCK_BYTES;
@@ -183,7 +173,6 @@ impl LoggedBatches {
             if header.magic != MAGIC || header.pool.get() != log {
                 continue;
             }
-            found = true;
             let (key, offset) = ((header.number.get(), header.chain.get()), start + at as u64);
             self.headers.entry(key).or_default().insert(offset);
             // One whose records are damaged is all that there is if a crash has torn it where it belongs.
@@ -203,7 +192,6 @@ impl LoggedBatches {
                 });
             }
         }
-        found
     }
 
     /// Returns its group.
