@@ -13,7 +13,7 @@ import pytest
 from lab import ledger, proc, storage, verify
 from lab.load import payload
 from lab.server import DISK_BACK, DISK_GONE
-from lab.paths import LAB_DIR, ROOT
+from lab.paths import ROOT
 
 
 def rows(numbers):
