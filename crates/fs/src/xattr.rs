@@ -25,6 +25,14 @@ const RECORDSIZE: &[u8] = b"user.pagefold.recordsize";
 /// The codec of a file's pages, and of what is made in a directory.
 const COMPRESSION: &[u8] = b"user.pagefold.compression";
 
+/// Most bytes that the names of stored attributes take in a list. What is left is for those that are stored in other ways:
+/// the kernel lists no names if all together are too long.
+const STORED_LIST_MAX: usize = XATTR_LIST_MAX
+    - (Which::Access.name().len() + 1)
+    - (Which::Default.name().len() + 1)
+    - (RECORDSIZE.len() + 1)
+    - (COMPRESSION.len() + 1);
+
 /// Prefixes of attributes that are stored as they come; the kernel decides who may use them.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
@@ -78,7 +86,7 @@ impl Fs {
                 Probe::Found { place, .. } => place,
                 Probe::Vacant { place } => {
                     inode.xattr_bytes += name.len() as u32 + 1;
-                    if inode.xattr_bytes as usize > XATTR_LIST_MAX {
+                    if inode.xattr_bytes as usize > STORED_LIST_MAX {
                         return Err(FsError::NoSpace(format!(
                             "inode {ino} has as many attributes as can be listed"
                         )));

@@ -79,6 +79,16 @@ fn attributes_have_bounds() {
     assert!(matches!(full, FsError::NoSpace(_)));
     let list = bed.fs.listxattr(f).unwrap();
     assert!(list.len() <= 64 << 10 && list.iter().filter(|b| **b == 0).count() == count);
+    // The kernel lists none of more than 64 KiB, and some names are not stored as others are.
+    set(&bed, f, ACCESS, &named_user(7, 5, 6, 4)).unwrap();
+    set(&bed, f, b"user.pagefold.recordsize", b"64K").unwrap();
+    set(&bed, f, b"user.pagefold.compression", b"lz4").unwrap();
+    let list = bed.fs.listxattr(f).unwrap();
+    assert!(
+        list.len() <= 64 << 10 && list.iter().filter(|b| **b == 0).count() == count + 3,
+        "{}",
+        list.len()
+    );
     bed.check();
 }
 
