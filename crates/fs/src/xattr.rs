@@ -74,7 +74,7 @@ impl Fs {
             check_mode(mode, inode.has(which.flag()))?;
             set_acl(ino.0, inode, which, value, kill_sgid, &mut changes)?;
         } else if name == RECORDSIZE {
-            check_mode(mode, inode.wish != 0)?;
+            check_mode(mode, inode.wish != 0 || inode.recordsize != 0)?;
             set_recordsize(inode, value)?;
         } else if name == COMPRESSION {
             check_mode(mode, inode.compression.is_some())?;

@@ -241,3 +241,18 @@ fn attributes_of_a_forged_image_are_listed_to_an_end() {
     bed.dataset.apply(&(0..1000).map(|n| put(n << 9)).collect::<Vec<_>>()).unwrap();
     assert_err!(bed.fs.listxattr(f), FsError::Corrupt { .. });
 }
+
+/// A file with data has a recordsize, whoever decided it.
+#[test]
+fn the_recordsize_of_a_file_with_data_is_replaced_and_not_created() {
+    const NAME: &[u8] = b"user.pagefold.recordsize";
+    let bed = Bed::new();
+    let f = bed.create(ROOT, "f").ino;
+    assert_err!(bed.fs.setxattr(f, NAME, b"16K", Replace, false), FsError::NoAttr);
+    bed.write(f, 0, b"data");
+    assert_eq!(bed.fs.getxattr(f, NAME).unwrap(), b"16384");
+    assert_err!(bed.fs.setxattr(f, NAME, b"16K", Create, false), FsError::Exists);
+    assert_err!(bed.fs.setxattr(f, NAME, b"8K", Replace, false), FsError::Invalid(_));
+    bed.fs.setxattr(f, NAME, b"16K", Replace, false).unwrap();
+    bed.check();
+}
