@@ -11,7 +11,10 @@ use pagefold_fs::FsOptions;
 use pagefold_fuse::limits::{
     DEVICE_READERS_MAX, KEPT_BYTES, KEPT_SMALL_BYTES, PAYLOAD_BYTES, RING_DEPTH_MAX, RING_IDLE,
 };
-use pagefold_fuse::{Transport, request_bytes};
+use pagefold_fuse::null::NullServer;
+use pagefold_fuse::operation::Operation;
+use pagefold_fuse::protocol::StatfsOut;
+use pagefold_fuse::{Blocking, Fetching, Handler, MountOptions, Request, Session, Transport, request_bytes};
 use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -130,4 +133,45 @@ fn the_kernel_is_asked_whether_it_has_what_was_unlinked() {
         while m.fs.reap(1000).unwrap() {}
         m.dataset.pages() == 0
     });
+}
+
+/// Answers no STATFS before it is told to.
+struct Holding {
+    null: NullServer,
+    held: Mutex<Vec<Request>>,
+}
+
+impl Handler for Holding {
+    fn handle(&self, mut request: Request, blocking: &Blocking) -> Option<Fetching> {
+        let Ok(Operation::StatFs) = request.parse() else { return self.null.handle(request, blocking) };
+        request.park();
+        self.held.lock().unwrap().push(request);
+        None
+    }
+}
+
+/// Any number of programs may wait for the end of a commit at the same time. A server that may be followed by another
+/// reads requests into memory that is resident as a whole.
+#[test]
+fn requests_that_wait_for_a_commit_keep_little() {
+    const WAITING: usize = 200;
+    let _alone = alone();
+    let handler = Arc::new(Holding { null: NullServer::new(4096), held: Mutex::default() });
+    let dir = common::temp_dir();
+    let mount = MountOptions { takeover: true, ..options(Transport::Dev) };
+    let session = Session::mount_handler(Arc::clone(&handler) as _, dir.path(), &mount).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..WAITING {
+            scope.spawn(|| rustix::fs::statfs(dir.path()).unwrap());
+        }
+        soon("all requests", || handler.held.lock().unwrap().len() == WAITING);
+        let bytes = request_bytes();
+        let space = StatfsOut { bsize: 4096, frsize: 4096, ..StatfsOut::default() };
+        handler.held.lock().unwrap().drain(..).for_each(|request| request.answer(&space));
+        assert!(bytes < (WAITING * PAYLOAD_BYTES / 4) as u64, "{bytes} bytes");
+    });
+    session.unmount(false).unwrap();
+    session.wait();
+    drop(session);
+    soon("the end of all buffers", || request_bytes() == 0);
 }

@@ -31,6 +31,8 @@ const REQUEST_START: usize = PAGE_BYTES - size_of::<InHeader>() - size_of::<Writ
 /// Offset from which a reply is written, so that its data begins on a page.
 const REPLY_START: usize = PAGE_BYTES - size_of::<OutHeader>();
 const BUFFER_BYTES: usize = PAGE_BYTES + PAYLOAD_BYTES;
+/// Room of a request that waits for a short answer.
+const PARKED_BYTES: usize = 2 * PAGE_BYTES;
 
 /// A clone of the device and the buffers that wait for their next request.
 struct Channel {
@@ -57,6 +59,19 @@ impl Exchange for DevExchange {
 
     fn payload(&mut self) -> &mut [u8] {
         &mut self.buffer.as_mut_slice()[PAGE_BYTES..]
+    }
+
+    fn park(&mut self) {
+        // Other buffers take only the memory that was touched.
+        let Some(channel) = self.channel.as_ref().filter(|_| self.buffer.is_populated()) else { return };
+        match Buffer::new(PARKED_BYTES) {
+            Ok(short) => {
+                let buffer = std::mem::replace(&mut self.buffer, short);
+                self.len = size_of::<InHeader>();
+                channel.put_back(Box::new(Self { buffer, len: 0, channel: None }));
+            }
+            Err(error) => tracing::debug!(%error, "a request keeps its buffer while it waits"),
+        }
     }
 
     fn finish(mut self: Box<Self>, unique: u64, reply: Outcome) {
@@ -87,10 +102,12 @@ impl Exchange for DevExchange {
 }
 
 impl Channel {
-    /// Keeps the buffer of a request that was answered.
+    /// Keeps the buffer of a request that was answered, if it has room for any other.
     fn put_back(&self, mut exchange: Box<DevExchange>) {
-        exchange.buffer.settle();
-        self.spare.lock().push(exchange);
+        if exchange.buffer.as_slice().len() == BUFFER_BYTES {
+            exchange.buffer.settle();
+            self.spare.lock().push(exchange);
+        }
     }
 }
 
