@@ -248,10 +248,17 @@ impl Dispatch {
                 return self.read(request, (offset, size), into_cache, blocking);
             }
             Operation::Write(write) => self.write(request, write, blocking),
-            // Calls that only read metadata are answered at once: the inodes and names in use are in memory.
+            // Data and holes are looked for once no commit is in flight, perhaps among all pages of a file.
+            Operation::Query(query @ Query::Seek { .. }) => {
+                self.later(blocking, Wait::Flush, request, move |fs, request| {
+                    query::answer_query(fs, ino, request, query);
+                });
+            }
+            // Other calls that only read metadata are answered at once: the inodes and names in use are in memory.
             Operation::Query(query) => query::answer_query(&self.fs, ino, request, query),
+            // A listing waits for changes of the directory, which may have to wait for room.
             Operation::ReadDir { offset, size, plus } => {
-                self.later(blocking, Wait::Read, request, move |fs, request| {
+                self.later(blocking, Wait::Flush, request, move |fs, request| {
                     query::list(fs, request, (offset, size), plus);
                 });
             }
