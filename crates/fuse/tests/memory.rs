@@ -175,3 +175,58 @@ fn requests_that_wait_for_a_commit_keep_little() {
     drop(session);
     soon("the end of all buffers", || request_bytes() == 0);
 }
+
+/// Returns the system calls, by number, in which the threads on /dev/fuse are; `None` for one that runs.
+fn calls_of_readers() -> Vec<Option<i64>> {
+    let threads = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let reads = |name: &String| name.starts_with("pf-fuse-");
+    let readers = threads.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| reads(&name)));
+    let call = |task: std::path::PathBuf| {
+        fs::read_to_string(task.join("syscall")).ok()?.split(' ').next()?.parse().ok()
+    };
+    readers.map(call).collect()
+}
+
+/// Lets the process map this many more bytes; returns the bound that it had before.
+fn leave_room(bytes: u64) -> rustix::process::Rlimit {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let before = getrlimit(Resource::As);
+    let pages = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    setrlimit(Resource::As, Rlimit { current: Some(pages * 4096 + bytes), ..before }).unwrap();
+    before
+}
+
+/// A kernel that commits no more memory than it has (`vm.overcommit_memory=2`) refuses mappings now and then.
+#[test]
+fn a_lack_of_memory_ends_no_mount() {
+    let _alone = alone();
+    let handler = Arc::new(Holding { null: NullServer::new(4096), held: Mutex::default() });
+    let dir = common::temp_dir();
+    let session =
+        Session::mount_handler(Arc::clone(&handler) as _, dir.path(), &options(Transport::Dev)).unwrap();
+    let held = || handler.held.lock().unwrap().len();
+    let ask = || rustix::fs::statfs(dir.path()).map(drop);
+    std::thread::scope(|scope| {
+        let (go, told) = std::sync::mpsc::channel();
+        let first = scope.spawn(ask);
+        let second = scope.spawn(move || {
+            told.recv().unwrap();
+            ask()
+        });
+        let in_calls = |calls: &[i64]| {
+            calls_of_readers().iter().all(|call| call.is_some_and(|call| calls.contains(&call)))
+        };
+        soon("the first request", || held() == 1 && in_calls(&[libc::SYS_read]));
+        let before = leave_room(MIB as u64 / 2);
+        go.send(()).unwrap();
+        soon("the second request", || held() == 2);
+        soon("its thread", || in_calls(&[libc::SYS_read, libc::SYS_clock_nanosleep]));
+        rustix::process::setrlimit(rustix::process::Resource::As, before).unwrap();
+        let space = StatfsOut { bsize: 4096, frsize: 4096, ..StatfsOut::default() };
+        handler.held.lock().unwrap().drain(..).for_each(|request| request.answer(&space));
+        assert_eq!((first.join().unwrap(), second.join().unwrap()), (Ok(()), Ok(())));
+    });
+    session.unmount(false).unwrap();
+    session.wait();
+}

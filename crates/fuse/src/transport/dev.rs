@@ -10,7 +10,7 @@ use crate::blocking::Blocking;
 use crate::buffer::Buffer;
 use crate::kernel::clone_device;
 use crate::limits::{
-    DEVICE_IDLE, DEVICE_READERS_MAX, DEVICE_READERS_POPULATED_MAX, PAGE_BYTES, PAYLOAD_BYTES,
+    DEVICE_IDLE, DEVICE_READERS_MAX, DEVICE_READERS_POPULATED_MAX, MEMORY_PAUSE, PAGE_BYTES, PAYLOAD_BYTES,
 };
 use crate::operation::Arguments;
 use crate::protocol::{InHeader, OutHeader, WriteIn};
@@ -263,6 +263,12 @@ fn work(workers: &Arc<Workers>, channel: &Arc<Channel>) -> io::Result<()> {
         let request = match received {
             Ok(Some(request)) => request,
             Ok(None) => continue,
+            // Others may give some back. All users of the mount would lose it otherwise.
+            Err(Errno::NOMEM) => {
+                tracing::warn!("no memory for the next request of /dev/fuse");
+                thread::sleep(MEMORY_PAUSE);
+                continue;
+            }
             // ENODEV: unmounted. ECONNABORTED: the connection was aborted.
             Err(Errno::NODEV | Errno::CONNABORTED) => {
                 workers.end();
