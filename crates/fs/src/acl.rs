@@ -35,7 +35,7 @@ impl Which {
         }
     }
 
-    pub(crate) fn name(self) -> &'static [u8] {
+    pub(crate) const fn name(self) -> &'static [u8] {
         match self {
             Self::Access => b"system.posix_acl_access",
             Self::Default => b"system.posix_acl_default",

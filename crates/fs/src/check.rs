@@ -271,20 +271,20 @@ impl Walk<'_> {
             self.report.problem("the root directory is missing or is not its own parent".to_owned());
             return;
         }
-        let mut reached = BTreeSet::from([Ino::ROOT.0]);
+        // Directories that were passed, and if they lead up to the root. One that is met again on the way up does not: it
+        // lies below itself. So each is passed once, also if a forged image has many circles.
+        let mut passed = BTreeMap::from([(Ino::ROOT.0, true)]);
         let mut lost = Vec::new();
         for (&ino, seen) in self.seen.iter().filter(|(_, seen)| seen.names > 0) {
             let mut path = Vec::new();
             let mut at = ino;
-            while let Some(up) = parent(at).filter(|_| !reached.contains(&at)) {
+            while let Some(up) = parent(at).filter(|_| !passed.contains_key(&at)) {
+                passed.insert(at, false);
                 path.push(at);
-                if path.len() > self.seen.len() {
-                    break;
-                }
                 at = up;
             }
-            if reached.contains(&at) {
-                reached.extend(path);
+            if passed.get(&at) == Some(&true) {
+                passed.extend(path.into_iter().map(|at| (at, true)));
             } else if seen.inode.as_ref().is_some_and(|inode| inode.kind == FileKind::Directory) {
                 lost.push(ino);
             }

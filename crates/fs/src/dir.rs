@@ -192,7 +192,10 @@ impl Fs {
             }
         };
         let last = batch.last().filter(|_| batch.len() == limit);
-        let next = last.map_or(behind, |(last, _)| Some(Key { offset: last.offset + 1, ..*last }));
+        let next = match last {
+            Some((last, _)) => last.offset.checked_add(1).map(|offset| Key { offset, ..*last }),
+            None => behind,
+        };
         Ok((batch, next))
     }
 

@@ -206,16 +206,27 @@ impl Fs {
     }
 
     /// Errors with `Invalid` if `dir` is `moved` or lies below it. The rename lock is held.
+    ///
+    /// A forged image may have directories that lie below themselves: one of those that were passed is kept in mind, twice
+    /// as long each time.
     fn refuse_cycle(&self, moved: Pointee, dir: u64) -> Result<()> {
         if moved.kind != FileKind::Directory {
             return Ok(());
         }
-        let mut at = dir;
+        let (mut at, mut passed, mut steps, mut patience) = (dir, dir, 0_u64, 1_u64);
         while at != Ino::ROOT.0 {
             if at == moved.ino {
                 return Err(FsError::Invalid("a directory cannot be moved below itself"));
             }
             at = self.node(Ino(at))?.snapshot().object;
+            if at == passed {
+                let detail = "it lies below itself".to_owned();
+                return Err(FsError::Corrupt { ino: at, what: "directory", detail });
+            }
+            steps += 1;
+            if steps == patience {
+                (passed, steps, patience) = (at, 0, patience.saturating_mul(2));
+            }
         }
         Ok(())
     }

@@ -25,6 +25,14 @@ const RECORDSIZE: &[u8] = b"user.pagefold.recordsize";
 /// The codec of a file's pages, and of what is made in a directory.
 const COMPRESSION: &[u8] = b"user.pagefold.compression";
 
+/// Most bytes that the names of stored attributes take in a list. What is left is for those that are stored in other ways:
+/// the kernel lists no names if all together are too long.
+const STORED_LIST_MAX: usize = XATTR_LIST_MAX
+    - (Which::Access.name().len() + 1)
+    - (Which::Default.name().len() + 1)
+    - (RECORDSIZE.len() + 1)
+    - (COMPRESSION.len() + 1);
+
 /// Prefixes of attributes that are stored as they come; the kernel decides who may use them.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
@@ -66,7 +74,7 @@ impl Fs {
             check_mode(mode, inode.has(which.flag()))?;
             set_acl(ino.0, inode, which, value, kill_sgid, &mut changes)?;
         } else if name == RECORDSIZE {
-            check_mode(mode, inode.wish != 0)?;
+            check_mode(mode, inode.wish != 0 || inode.recordsize != 0)?;
             set_recordsize(inode, value)?;
         } else if name == COMPRESSION {
             check_mode(mode, inode.compression.is_some())?;
@@ -78,7 +86,7 @@ impl Fs {
                 Probe::Found { place, .. } => place,
                 Probe::Vacant { place } => {
                     inode.xattr_bytes += name.len() as u32 + 1;
-                    if inode.xattr_bytes as usize > XATTR_LIST_MAX {
+                    if inode.xattr_bytes as usize > STORED_LIST_MAX {
                         return Err(FsError::NoSpace(format!(
                             "inode {ino} has as many attributes as can be listed"
                         )));
@@ -130,20 +138,20 @@ impl Fs {
         let node = self.node(ino)?;
         let inode = &node.snapshot();
         let mut names = Vec::new();
-        let mut push = |name: &[u8]| {
+        let push = |names: &mut Vec<u8>, name: &[u8]| {
             names.extend_from_slice(name);
             names.push(0);
         };
         for which in [Which::Access, Which::Default] {
             if inode.has(which.flag()) {
-                push(which.name());
+                push(&mut names, which.name());
             }
         }
         if inode.wish != 0 {
-            push(RECORDSIZE);
+            push(&mut names, RECORDSIZE);
         }
         if inode.compression.is_some() {
-            push(COMPRESSION);
+            push(&mut names, COMPRESSION);
         }
         let mut from = Key::new(ino.0, kind::XATTR, 0);
         let end = Key::new(ino.0, kind::XATTR + 1, 0);
@@ -152,13 +160,17 @@ impl Fs {
         }
         loop {
             let batch = self.dataset.range(&from, &end, READDIR_BATCH)?;
-            for (key, value) in &batch {
-                push(split(ino.0, value)?.0);
-                from = Key::new(ino.0, kind::XATTR, key.offset + 1);
+            for (_, value) in &batch {
+                push(&mut names, split(ino.0, value)?.0);
             }
-            if batch.len() < READDIR_BATCH {
-                return Ok(names);
+            // A forged image may have any number of them. Attributes that come and go meanwhile are no damage.
+            if names.len() > 2 * XATTR_LIST_MAX {
+                let detail = "their names are longer than can be".to_owned();
+                return Err(FsError::Corrupt { ino: ino.0, what: "attributes", detail });
             }
+            let last = batch.last().filter(|_| batch.len() == READDIR_BATCH);
+            let Some(next) = last.and_then(|(last, _)| last.offset.checked_add(1)) else { return Ok(names) };
+            from = Key::new(ino.0, kind::XATTR, next);
         }
     }
 

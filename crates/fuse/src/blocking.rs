@@ -33,6 +33,8 @@ pub enum Source {
     Devices,
     /// A store of backups, too, which may be away for minutes.
     Store,
+    /// Snapshots that a mount shows beside its files: any of them may have to read from a store.
+    Snapshots,
 }
 
 #[derive(Clone, Debug)]
@@ -92,9 +94,11 @@ impl Blocking {
     pub(crate) fn shared(source: Source) -> Self {
         static DEVICES: OnceLock<Pools> = OnceLock::new();
         static STORES: OnceLock<Pools> = OnceLock::new();
+        static SNAPSHOTS: OnceLock<Pools> = OnceLock::new();
         let of_source = match source {
             Source::Devices => &DEVICES,
             Source::Store => &STORES,
+            Source::Snapshots => &SNAPSHOTS,
         };
         let pool = |threads_max| Pool::new("pf-blocking", threads_max);
         let pools = || Pools {
@@ -103,6 +107,12 @@ impl Blocking {
             drop: pool(DROP_WAITS_MAX),
         };
         Self(Some(of_source.get_or_init(pools).clone()))
+    }
+
+    /// Returns a value whose jobs read from `source`, and keep none of this value waiting, unless the caller's thread runs
+    /// them.
+    pub(crate) fn for_source(&self, source: Source) -> Self {
+        if self.is_inline() { Self::inline() } else { Self::shared(source) }
     }
 
     /// Returns true if [`Blocking::run`] runs jobs on the caller's thread: then it is no use to try first without

@@ -86,6 +86,11 @@ impl Buffer {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
+    /// Returns true if all of the memory is resident.
+    pub(crate) fn is_populated(&self) -> bool {
+        self.populated
+    }
+
     /// Notes that the first `len` bytes are or were in use.
     pub(crate) fn touch(&mut self, len: usize) {
         let pages = len.min(self.len).next_multiple_of(PAGE_BYTES);

@@ -103,6 +103,9 @@ pub const DEVICE_READERS_MAX: usize = 8;
 /// Largest number of threads that wait in /dev/fuse if each buffer is resident as a whole, for a server that may be
 /// followed by another.
 pub const DEVICE_READERS_POPULATED_MAX: usize = 2;
+/// Pause of a thread on /dev/fuse that found no memory for another request: as long as others may need to give some
+/// back, and short beside the patience of a program.
+pub const MEMORY_PAUSE: Duration = Duration::from_millis(100);
 /// Time of rest after which a thread on /dev/fuse ends.
 pub const DEVICE_IDLE: Duration = Duration::from_secs(10);
 

@@ -21,6 +21,8 @@ pub(crate) trait Exchange: Send {
     fn arguments(&self) -> Arguments<'_>;
     /// Returns room for a reply of up to [`crate::limits::PAYLOAD_BYTES`]. It overlaps the arguments.
     fn payload(&mut self) -> &mut [u8];
+    /// Keeps no more memory than a short answer takes, if there is much: the arguments are gone.
+    fn park(&mut self) {}
     /// Sends the first `len` bytes of the payload, or the error, or nothing if the request wants no answer.
     fn finish(self: Box<Self>, unique: u64, reply: Outcome);
 }
@@ -166,6 +168,14 @@ impl Request {
         let payload = self.exchange.as_mut().map_or(&mut [][..], |exchange| exchange.payload());
         let len = len.min(payload.len());
         &mut payload[..len]
+    }
+
+    /// Gives back memory that a request does not need which was carried out, and waits without a thread for a short answer.
+    /// There may be any number of them. [`Request::argument`] must not be called afterwards.
+    pub fn park(&mut self) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.park();
+        }
     }
 
     /// Answers with the first `len` bytes of the payload.

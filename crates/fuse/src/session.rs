@@ -107,7 +107,7 @@ impl Session {
         let ring = match options.transport {
             _ if options.takeover => RingWish::Never,
             Transport::Dev => RingWish::Never,
-            Transport::Auto if !enabled => RingWish::Never,
+            Transport::Auto if !enabled || !transport::can_make_rings() => RingWish::Never,
             Transport::Auto => RingWish::IfOffered,
             Transport::IoUring => RingWish::Always,
         };

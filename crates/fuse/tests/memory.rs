@@ -11,7 +11,10 @@ use pagefold_fs::FsOptions;
 use pagefold_fuse::limits::{
     DEVICE_READERS_MAX, KEPT_BYTES, KEPT_SMALL_BYTES, PAYLOAD_BYTES, RING_DEPTH_MAX, RING_IDLE,
 };
-use pagefold_fuse::{Transport, request_bytes};
+use pagefold_fuse::null::NullServer;
+use pagefold_fuse::operation::Operation;
+use pagefold_fuse::protocol::StatfsOut;
+use pagefold_fuse::{Blocking, Fetching, Handler, MountOptions, Request, Session, Transport, request_bytes};
 use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -130,4 +133,100 @@ fn the_kernel_is_asked_whether_it_has_what_was_unlinked() {
         while m.fs.reap(1000).unwrap() {}
         m.dataset.pages() == 0
     });
+}
+
+/// Answers no STATFS before it is told to.
+struct Holding {
+    null: NullServer,
+    held: Mutex<Vec<Request>>,
+}
+
+impl Handler for Holding {
+    fn handle(&self, mut request: Request, blocking: &Blocking) -> Option<Fetching> {
+        let Ok(Operation::StatFs) = request.parse() else { return self.null.handle(request, blocking) };
+        request.park();
+        self.held.lock().unwrap().push(request);
+        None
+    }
+}
+
+/// Any number of programs may wait for the end of a commit at the same time. A server that may be followed by another
+/// reads requests into memory that is resident as a whole.
+#[test]
+fn requests_that_wait_for_a_commit_keep_little() {
+    const WAITING: usize = 200;
+    let _alone = alone();
+    let handler = Arc::new(Holding { null: NullServer::new(4096), held: Mutex::default() });
+    let dir = common::temp_dir();
+    let mount = MountOptions { takeover: true, ..options(Transport::Dev) };
+    let session = Session::mount_handler(Arc::clone(&handler) as _, dir.path(), &mount).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..WAITING {
+            scope.spawn(|| rustix::fs::statfs(dir.path()).unwrap());
+        }
+        soon("all requests", || handler.held.lock().unwrap().len() == WAITING);
+        let bytes = request_bytes();
+        let space = StatfsOut { bsize: 4096, frsize: 4096, ..StatfsOut::default() };
+        handler.held.lock().unwrap().drain(..).for_each(|request| request.answer(&space));
+        assert!(bytes < (WAITING * PAYLOAD_BYTES / 4) as u64, "{bytes} bytes");
+    });
+    session.unmount(false).unwrap();
+    session.wait();
+    drop(session);
+    soon("the end of all buffers", || request_bytes() == 0);
+}
+
+/// Returns the system calls, by number, in which the threads on /dev/fuse are; `None` for one that runs.
+fn calls_of_readers() -> Vec<Option<i64>> {
+    let threads = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let reads = |name: &String| name.starts_with("pf-fuse-");
+    let readers = threads.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| reads(&name)));
+    let call = |task: std::path::PathBuf| {
+        fs::read_to_string(task.join("syscall")).ok()?.split(' ').next()?.parse().ok()
+    };
+    readers.map(call).collect()
+}
+
+/// Lets the process map this many more bytes; returns the bound that it had before.
+fn leave_room(bytes: u64) -> rustix::process::Rlimit {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let before = getrlimit(Resource::As);
+    let pages = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    setrlimit(Resource::As, Rlimit { current: Some(pages * 4096 + bytes), ..before }).unwrap();
+    before
+}
+
+/// A kernel that commits no more memory than it has (`vm.overcommit_memory=2`) refuses mappings now and then.
+#[test]
+fn a_lack_of_memory_ends_no_mount() {
+    let _alone = alone();
+    let handler = Arc::new(Holding { null: NullServer::new(4096), held: Mutex::default() });
+    let dir = common::temp_dir();
+    let session =
+        Session::mount_handler(Arc::clone(&handler) as _, dir.path(), &options(Transport::Dev)).unwrap();
+    let held = || handler.held.lock().unwrap().len();
+    let ask = || rustix::fs::statfs(dir.path()).map(drop);
+    std::thread::scope(|scope| {
+        let (go, told) = std::sync::mpsc::channel();
+        let first = scope.spawn(ask);
+        let second = scope.spawn(move || {
+            told.recv().unwrap();
+            ask()
+        });
+        let in_calls = |calls: &[i64]| {
+            calls_of_readers().iter().all(|call| call.is_some_and(|call| calls.contains(&call)))
+        };
+        soon("the first request", || held() == 1 && in_calls(&[libc::SYS_read]));
+        let before = leave_room(MIB as u64 / 2);
+        go.send(()).unwrap();
+        soon("the second request", || held() == 2);
+        soon("its thread", || in_calls(&[libc::SYS_read, libc::SYS_clock_nanosleep]));
+        rustix::process::setrlimit(rustix::process::Resource::As, before).unwrap();
+        let space = StatfsOut { bsize: 4096, frsize: 4096, ..StatfsOut::default() };
+        handler.held.lock().unwrap().drain(..).for_each(|request| request.answer(&space));
+        assert_eq!((first.join().unwrap(), second.join().unwrap()), (Ok(()), Ok(())));
+    });
+    session.unmount(false).unwrap();
+    session.wait();
 }

@@ -427,3 +427,37 @@ fn auto_takes_the_ring_where_it_is_and_dev_where_not() {
         assert!(m.session.agreement().over_ring(), "switched on by who insists");
     });
 }
+
+/// Has the kernel refuse rings to the calling thread and to threads that it starts, as containers do.
+fn refuse_rings() {
+    let statement = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let mut filter = [
+        // The number of the system call comes first in what a filter is asked about.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_io_uring_setup as u32, 1),
+        statement(answer, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), 0),
+        statement(answer, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel copies the filter during the call; it concerns this thread and those that it starts.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_SECCOMP, libc::c_ulong::from(libc::SECCOMP_MODE_FILTER), &raw const program)
+    };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A kernel that has agreed to use rings answers no request before it has them.
+#[test]
+fn auto_takes_dev_where_this_process_may_make_no_ring() {
+    with_ring(|| {
+        let mount = || {
+            refuse_rings();
+            Mount::with(&options(Transport::Auto), FsOptions::default(), u64::MAX)
+        };
+        let m = std::thread::spawn(mount).join().unwrap();
+        assert!(!m.session.agreement().over_ring());
+        fs::write(m.path("file"), "x").unwrap();
+        assert_eq!(fs::read(m.path("file")).unwrap(), b"x");
+    });
+}

@@ -6,7 +6,7 @@ use crate::check::check;
 use crate::codec::{Inode, Pointee, kind};
 use crate::named::join;
 use crate::testing::MemDataset;
-use crate::{FileKind, FsError, Ino, XattrMode};
+use crate::{FileKind, FsError, Ino, Time, XattrMode};
 
 /// Returns a file system with some of everything, and the numbers of a directory, a file in it and a link.
 fn sample() -> (Bed, Ino, Ino, Ino) {
@@ -132,4 +132,23 @@ fn damage_is_found() {
         assert!(report.problems.iter().any(|p| p.contains(expected)), "{expected}: {:?}", report.problems);
         assert_eq!(report.problem_count as usize, report.problems.len());
     }
+}
+
+/// Whoever made an image may have made many directories that lie below themselves: each is passed once.
+#[test]
+fn many_circles_of_directories_are_found() {
+    const CIRCLES: u64 = 50_000;
+    let bed = Bed::new();
+    let dir = |parent: u64| {
+        let inode = Inode::new(FileKind::Directory, 0o755, Time::default());
+        Inode { object: parent, entries: 1, ..inode }
+    };
+    let name = |dir: u64, ino: u64| {
+        let pointee = Pointee { ino, kind: FileKind::Directory };
+        Change::Put(Key::new(dir, kind::ENTRY, 256), join(b"x", &pointee.encode()))
+    };
+    let pairs = (0..CIRCLES).map(|n| (1000 + 2 * n, 1001 + 2 * n));
+    let circle = |(a, b): (u64, u64)| [dir(b).put(a), dir(a).put(b), name(a, b), name(b, a)];
+    bed.dataset.apply(&pairs.flat_map(circle).collect::<Vec<_>>()).unwrap();
+    assert!(check(&*bed.dataset).unwrap().problem_count >= 2 * CIRCLES);
 }

@@ -1,6 +1,12 @@
 use std::collections::BTreeSet;
 
+use pagefold_engine::dataset::{Change, Dataset};
+use pagefold_engine::types::Key;
+
 use super::{Bed, ROOT, USER, assert_err};
+use crate::codec::{Pointee, kind};
+use crate::limits::READDIR_BATCH;
+use crate::named::join;
 use crate::{Caller, FileKind, FsError, Ino, OpenFlags};
 
 #[test]
@@ -263,4 +269,18 @@ fn each_call_is_one_change() {
     assert_eq!(applies(&|| drop(bed.read(a, 0, 10))), 0);
     assert_eq!(applies(&|| bed.fs.rmdir(ROOT, b"d").unwrap()), 1);
     bed.check();
+}
+
+/// Whoever made an image may have put a name at the last place that there is.
+#[test]
+fn a_listing_of_a_forged_image_ends() {
+    let bed = Bed::new();
+    let entry = |n: u64| {
+        let pointee = Pointee { ino: ROOT.0, kind: FileKind::Directory };
+        let place = Key::new(ROOT.0, kind::ENTRY, u64::MAX - n);
+        Change::Put(place, join(n.to_string().as_bytes(), &pointee.encode()))
+    };
+    let count = READDIR_BATCH / 4;
+    bed.dataset.apply(&(0..count as u64).map(entry).collect::<Vec<_>>()).unwrap();
+    assert_eq!(bed.names(ROOT).len(), count);
 }

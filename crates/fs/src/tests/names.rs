@@ -1,5 +1,12 @@
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use pagefold_engine::dataset::Dataset;
+
 use super::{Bed, ROOT, USER, assert_err};
 use crate::RenameMode::{Exchange, NoReplace, Replace};
+use crate::codec::Inode;
 use crate::limits::LINK_MAX;
 use crate::{FsError, Ino};
 
@@ -134,4 +141,21 @@ fn names_of_one_inode_stay_when_renamed_onto_each_other() {
     assert_eq!(bed.names(ROOT), ["a", "b"]);
     assert_err!(rename(&bed, (ROOT, "a"), (ROOT, "b"), NoReplace), FsError::Exists);
     bed.check();
+}
+
+/// Whoever made an image may have made directories that lie below themselves.
+#[test]
+fn a_move_into_a_circle_of_directories_ends() {
+    let bed = Bed::new();
+    let top = bed.mkdir(ROOT, "top").ino;
+    let upper = bed.mkdir(top, "upper").ino;
+    let lower = bed.mkdir(upper, "lower").ino;
+    bed.mkdir(ROOT, "moved");
+    let stored = bed.dataset.get(&Inode::key(upper.0)).unwrap().unwrap();
+    let forged = Inode { object: lower.0, ..Inode::decode(upper.0, &stored).unwrap() };
+    bed.dataset.apply(&[forged.put(upper.0)]).unwrap();
+    let fs = Arc::clone(&bed.crash().fs);
+    let (say, said) = mpsc::channel();
+    std::thread::spawn(move || say.send(fs.rename(ROOT, b"moved", lower, b"moved", Replace)));
+    assert_err!(said.recv_timeout(Duration::from_secs(60)).unwrap(), FsError::Corrupt { .. });
 }

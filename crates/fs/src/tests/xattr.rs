@@ -1,7 +1,11 @@
 use super::{Bed, ROOT, USER, assert_err};
+use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::types::Key;
 
 use crate::XattrMode::{Create, Replace, Set};
+use crate::codec::kind;
+use crate::limits::READDIR_BATCH;
+use crate::named::join;
 use crate::{FileKind, FsError, Ino, OpenFlags, RenameMode, SetAttr};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -75,6 +79,16 @@ fn attributes_have_bounds() {
     assert!(matches!(full, FsError::NoSpace(_)));
     let list = bed.fs.listxattr(f).unwrap();
     assert!(list.len() <= 64 << 10 && list.iter().filter(|b| **b == 0).count() == count);
+    // The kernel lists none of more than 64 KiB, and some names are not stored as others are.
+    set(&bed, f, ACCESS, &named_user(7, 5, 6, 4)).unwrap();
+    set(&bed, f, b"user.pagefold.recordsize", b"64K").unwrap();
+    set(&bed, f, b"user.pagefold.compression", b"lz4").unwrap();
+    let list = bed.fs.listxattr(f).unwrap();
+    assert!(
+        list.len() <= 64 << 10 && list.iter().filter(|b| **b == 0).count() == count + 3,
+        "{}",
+        list.len()
+    );
     bed.check();
 }
 
@@ -208,4 +222,37 @@ fn the_codec_is_inherited_and_kept_beside_the_pages() {
     crashed.fs.forget(f, 1);
     while crashed.fs.reap(100).unwrap() {}
     crashed.check();
+}
+
+/// Whoever made an image may have put attributes anywhere, and any number of them.
+#[test]
+fn attributes_of_a_forged_image_are_listed_to_an_end() {
+    let bed = Bed::new();
+    let f = bed.create(ROOT, "f").ino;
+    set(&bed, f, b"user.a", b"v").unwrap();
+    let put = |place: u64| {
+        let name = format!("user.{place:0200}");
+        Change::Put(Key::new(f.0, kind::XATTR, place), join(name.as_bytes(), b""))
+    };
+    let count = READDIR_BATCH as u64 - 1;
+    bed.dataset.apply(&(0..count).map(|n| put(u64::MAX - n)).collect::<Vec<_>>()).unwrap();
+    let list = bed.fs.listxattr(f).unwrap();
+    assert_eq!(list.iter().filter(|b| **b == 0).count(), READDIR_BATCH);
+    bed.dataset.apply(&(0..1000).map(|n| put(n << 9)).collect::<Vec<_>>()).unwrap();
+    assert_err!(bed.fs.listxattr(f), FsError::Corrupt { .. });
+}
+
+/// A file with data has a recordsize, whoever decided it.
+#[test]
+fn the_recordsize_of_a_file_with_data_is_replaced_and_not_created() {
+    const NAME: &[u8] = b"user.pagefold.recordsize";
+    let bed = Bed::new();
+    let f = bed.create(ROOT, "f").ino;
+    assert_err!(bed.fs.setxattr(f, NAME, b"16K", Replace, false), FsError::NoAttr);
+    bed.write(f, 0, b"data");
+    assert_eq!(bed.fs.getxattr(f, NAME).unwrap(), b"16384");
+    assert_err!(bed.fs.setxattr(f, NAME, b"16K", Create, false), FsError::Exists);
+    assert_err!(bed.fs.setxattr(f, NAME, b"8K", Replace, false), FsError::Invalid(_));
+    bed.fs.setxattr(f, NAME, b"16K", Replace, false).unwrap();
+    bed.check();
 }

@@ -109,8 +109,9 @@ impl Dispatch {
     }
 
     /// Syncs a file or directory. No thread waits for the flush: the thread that commits answers.
-    fn sync(&self, blocking: &Blocking, request: Request, data_only: bool) {
+    fn sync(&self, blocking: &Blocking, mut request: Request, data_only: bool) {
         let ino = Ino(request.ino());
+        request.park();
         if self.fs.syncs_at_once(ino, data_only) {
             let caller = blocking.caller();
             return self.fs.fsync_then((ino, data_only), caller, |synced| done(request, synced));
@@ -123,10 +124,11 @@ impl Dispatch {
     /// Answers with the space of the pool once everything accepted is durable. The kernel tells a server of this kind
     /// nothing when it is unmounted; but umount(8) asks this just before, of a mount on which nothing is open any more
     /// ([decision 0038](../../../../docs/decisions/0038-unmounting.md)).
-    fn stat_fs(&self, blocking: &Blocking, request: Request) {
+    fn stat_fs(&self, blocking: &Blocking, mut request: Request) {
         if self.fs.is_read_only() {
             return answer(request, self.fs.statfs(), statfs_out);
         }
+        request.park();
         self.later(blocking, Wait::Flush, request, |fs, request| {
             let told = fs.statfs();
             fs.settle_then(Caller::MayWait, |settled| {
@@ -246,10 +248,17 @@ impl Dispatch {
                 return self.read(request, (offset, size), into_cache, blocking);
             }
             Operation::Write(write) => self.write(request, write, blocking),
-            // Calls that only read metadata are answered at once: the inodes and names in use are in memory.
+            // Data and holes are looked for once no commit is in flight, perhaps among all pages of a file.
+            Operation::Query(query @ Query::Seek { .. }) => {
+                self.later(blocking, Wait::Flush, request, move |fs, request| {
+                    query::answer_query(fs, ino, request, query);
+                });
+            }
+            // Other calls that only read metadata are answered at once: the inodes and names in use are in memory.
             Operation::Query(query) => query::answer_query(&self.fs, ino, request, query),
+            // A listing waits for changes of the directory, which may have to wait for room.
             Operation::ReadDir { offset, size, plus } => {
-                self.later(blocking, Wait::Read, request, move |fs, request| {
+                self.later(blocking, Wait::Flush, request, move |fs, request| {
                     query::list(fs, request, (offset, size), plus);
                 });
             }

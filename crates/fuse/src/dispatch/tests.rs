@@ -1,21 +1,27 @@
-//! Tests of requests that an earlier server carried out and did not answer.
+//! Tests of requests that an earlier server carried out and did not answer, and of the threads that answer requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::dataset::journal::{Asked, during};
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use pagefold_fs::{Caller, FormatOptions, Fs, FsOptions, Ino, SystemClock};
+use pagefold_fs::testing::MemDataset;
+use pagefold_fs::{
+    AtimePolicy, Caller, Clock, FormatOptions, Fs, FsOptions, Ino, OpenFlags, SystemClock, Time, WriteFlags,
+};
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
 use super::Dispatch;
+use crate::limits::READ_THREADS_MAX;
 use crate::operation::Arguments;
-use crate::protocol::{CreateIn, InHeader, Opcode, UNIQUE_RESEND};
+use crate::protocol::{CreateIn, InHeader, LseekIn, Opcode, ReadIn, UNIQUE_RESEND};
 use crate::request::{Exchange, Outcome};
 use crate::stats::Stats;
-use crate::{Blocking, Handler, Request};
+use crate::{Blocking, Handler, Request, Source, Wait};
 
 /// The kernel's side of a request: its arguments, room for the answer, and the outcome.
 struct Post {
@@ -36,6 +42,75 @@ impl Exchange for Post {
     fn finish(self: Box<Self>, _: u64, reply: Outcome) {
         *self.outcome.lock() = Some(reply);
     }
+}
+
+/// Returns a request about an inode.
+pub(super) fn asked(opcode: Opcode, nodeid: u64, arguments: &[u8]) -> Request {
+    let (arguments, payload) = (arguments.to_vec(), vec![0; 4096]);
+    let header = InHeader { opcode: opcode as u32, unique: 2, nodeid, ..InHeader::default() };
+    Request::new(header, Box::new(Post { arguments, payload, outcome: Arc::default() }), Arc::default())
+}
+
+fn in_memory(clock: Arc<dyn Clock>) -> (Arc<MemDataset>, Arc<Fs>) {
+    let dataset = Arc::new(MemDataset::new(u64::MAX));
+    let format = FormatOptions { seed: 1, uid: 0, gid: 0, perm: 0o755 };
+    Fs::format(&*dataset, &SystemClock, &format).unwrap();
+    let options = FsOptions { atime: AtimePolicy::Never, ..FsOptions::default() };
+    let fs = Fs::mount(Arc::clone(&dataset) as _, clock, options).unwrap();
+    (dataset, fs)
+}
+
+/// The next data is known once a commit that is in flight has ended.
+#[test]
+fn data_is_looked_for_by_a_thread_that_may_wait() {
+    let (dataset, fs) = in_memory(Arc::new(SystemClock));
+    let made = fs.create(Ino::ROOT, b"file", 0o644, OpenFlags::default(), &Caller::default()).unwrap();
+    fs.write(made.ino, 0, b"data", WriteFlags::default()).unwrap();
+    let dispatch = Dispatch::new(fs);
+    for whence in [libc::SEEK_DATA, libc::SEEK_HOLE] {
+        let (say, said) = mpsc::channel();
+        dataset.before_read(move || say.send(thread::current().id()).unwrap());
+        let seek = LseekIn { whence: whence.cast_unsigned(), ..LseekIn::default() };
+        let request = asked(Opcode::Lseek, made.ino.0, seek.as_bytes());
+        assert!(dispatch.handle(request, &Blocking::shared(Source::Devices)).is_none());
+        assert_ne!(said.recv().unwrap(), thread::current().id());
+    }
+}
+
+/// A clock that stands, and says that it was asked, while its lock is held.
+struct Halted(Arc<Mutex<()>>, mpsc::Sender<()>);
+
+impl Clock for Halted {
+    fn now(&self) -> Time {
+        // Nobody listens any more once the test has ended.
+        let _ = self.1.send(());
+        drop(self.0.lock());
+        SystemClock.now()
+    }
+}
+
+/// Changes that wait for room keep their directory locked.
+#[test]
+fn listings_that_wait_for_a_change_keep_no_reads_waiting() {
+    let gate = Arc::new(Mutex::new(()));
+    let (begin, begun) = mpsc::channel();
+    let (_, fs) = in_memory(Arc::new(Halted(Arc::clone(&gate), begin)));
+    let closed = gate.lock();
+    let making = Arc::clone(&fs);
+    let maker = thread::spawn(move || making.mkdir(Ino::ROOT, b"dir", 0o755, &Caller::default()).map(drop));
+    begun.recv().unwrap();
+    let (dispatch, blocking) = (Dispatch::new(fs), Blocking::shared(Source::Store));
+    for _ in 0..2 * READ_THREADS_MAX {
+        let list = ReadIn { size: 4096, ..ReadIn::default() };
+        let request = asked(Opcode::Readdir, Ino::ROOT.0, list.as_bytes());
+        assert!(dispatch.handle(request, &blocking).is_none());
+    }
+    let (say, said) = mpsc::channel();
+    blocking.run(Wait::Read, move || say.send(()).unwrap());
+    let answered = said.recv_timeout(Duration::from_secs(60));
+    drop(closed);
+    maker.join().unwrap().unwrap();
+    answered.unwrap();
 }
 
 /// Nothing but the answer leads to a file without a name. What was deleted is freed in the meantime.

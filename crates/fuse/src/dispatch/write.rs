@@ -36,8 +36,9 @@ impl Writer {
         }
         let durable = has(libc::O_DSYNC) && !write_back && (direct || !self.kernel_syncs);
         let (fs, caller) = (Arc::clone(&self.fs), self.blocking.caller());
-        let reply = move |request: Request, written: Result<Written, FsError>| match written {
+        let reply = move |mut request: Request, written: Result<Written, FsError>| match written {
             Ok(written) if durable => {
+                request.park();
                 fs.fsync_then((ino, true), caller, move |synced| {
                     answer(request, synced.map(|()| written), answered);
                 });

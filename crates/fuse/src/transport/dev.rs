@@ -10,7 +10,7 @@ use crate::blocking::Blocking;
 use crate::buffer::Buffer;
 use crate::kernel::clone_device;
 use crate::limits::{
-    DEVICE_IDLE, DEVICE_READERS_MAX, DEVICE_READERS_POPULATED_MAX, PAGE_BYTES, PAYLOAD_BYTES,
+    DEVICE_IDLE, DEVICE_READERS_MAX, DEVICE_READERS_POPULATED_MAX, MEMORY_PAUSE, PAGE_BYTES, PAYLOAD_BYTES,
 };
 use crate::operation::Arguments;
 use crate::protocol::{InHeader, OutHeader, WriteIn};
@@ -31,6 +31,8 @@ const REQUEST_START: usize = PAGE_BYTES - size_of::<InHeader>() - size_of::<Writ
 /// Offset from which a reply is written, so that its data begins on a page.
 const REPLY_START: usize = PAGE_BYTES - size_of::<OutHeader>();
 const BUFFER_BYTES: usize = PAGE_BYTES + PAYLOAD_BYTES;
+/// Room of a request that waits for a short answer.
+const PARKED_BYTES: usize = 2 * PAGE_BYTES;
 
 /// A clone of the device and the buffers that wait for their next request.
 struct Channel {
@@ -57,6 +59,19 @@ impl Exchange for DevExchange {
 
     fn payload(&mut self) -> &mut [u8] {
         &mut self.buffer.as_mut_slice()[PAGE_BYTES..]
+    }
+
+    fn park(&mut self) {
+        // Other buffers take only the memory that was touched.
+        let Some(channel) = self.channel.as_ref().filter(|_| self.buffer.is_populated()) else { return };
+        match Buffer::new(PARKED_BYTES) {
+            Ok(short) => {
+                let buffer = std::mem::replace(&mut self.buffer, short);
+                self.len = size_of::<InHeader>();
+                channel.put_back(Box::new(Self { buffer, len: 0, channel: None }));
+            }
+            Err(error) => tracing::debug!(%error, "a request keeps its buffer while it waits"),
+        }
     }
 
     fn finish(mut self: Box<Self>, unique: u64, reply: Outcome) {
@@ -87,10 +102,12 @@ impl Exchange for DevExchange {
 }
 
 impl Channel {
-    /// Keeps the buffer of a request that was answered.
+    /// Keeps the buffer of a request that was answered, if it has room for any other.
     fn put_back(&self, mut exchange: Box<DevExchange>) {
-        exchange.buffer.settle();
-        self.spare.lock().push(exchange);
+        if exchange.buffer.as_slice().len() == BUFFER_BYTES {
+            exchange.buffer.settle();
+            self.spare.lock().push(exchange);
+        }
     }
 }
 
@@ -246,6 +263,12 @@ fn work(workers: &Arc<Workers>, channel: &Arc<Channel>) -> io::Result<()> {
         let request = match received {
             Ok(Some(request)) => request,
             Ok(None) => continue,
+            // Others may give some back. All users of the mount would lose it otherwise.
+            Err(Errno::NOMEM) => {
+                tracing::warn!("no memory for the next request of /dev/fuse");
+                thread::sleep(MEMORY_PAUSE);
+                continue;
+            }
             // ENODEV: unmounted. ECONNABORTED: the connection was aborted.
             Err(Errno::NODEV | Errno::CONNABORTED) => {
                 workers.end();

@@ -9,6 +9,7 @@ use crate::mount::{self, Mounter, Unmount};
 use crate::protocol::NOTIFY_RESEND;
 use crate::request::{Handler, Request};
 use crate::stats::Stats;
+use ring::NoRings;
 use std::{fs, io, os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
 /// Everything that a transport needs to run.
@@ -53,19 +54,24 @@ impl Running for All {
     }
 }
 
+/// Returns true if this process may make rings.
+pub(crate) fn can_make_rings() -> bool {
+    ring::can_be_made()
+}
+
 /// Starts answering. /dev/fuse is always read: if requests travel over rings, forgets and interrupts still come that
-/// way, and everything does if the rings cannot be had.
+/// way, and everything does if the kernel refuses the rings that it has agreed to.
 pub(crate) fn start(wiring: Wiring, agreement: Agreement, must_ring: bool) -> io::Result<Box<dyn Running>> {
     if !agreement.over_ring() {
         return dev::start(wiring, Vec::new());
     }
     match ring::start(&wiring) {
         Ok(rings) => Ok(Box::new(All(vec![rings, dev::start(wiring, Vec::new())?]))),
-        Err(error) if must_ring => Err(error),
-        Err(error) => {
+        Err(NoRings::Refused(error)) if !must_ring => {
             tracing::warn!(%error, "FUSE over io_uring is not to be had; using /dev/fuse");
             dev::start(wiring, Vec::new())
         }
+        Err(NoRings::Refused(error) | NoRings::Missing(error)) => Err(error),
     }
 }
 

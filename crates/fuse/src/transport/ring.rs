@@ -95,9 +95,40 @@ impl Running for Rings {
     }
 }
 
+/// Reasons why there are no rings.
+pub(super) enum NoRings {
+    /// The kernel has refused an entry. From then on it uses /dev/fuse.
+    Refused(io::Error),
+    /// A ring is missing. The kernel holds all requests back until it has the rings of all CPUs.
+    Missing(io::Error),
+}
+
+impl From<io::Error> for NoRings {
+    fn from(error: io::Error) -> Self {
+        Self::Missing(error)
+    }
+}
+
+/// Returns true if this process may make rings. That must be known before the kernel agrees to use them.
+pub(super) fn can_be_made() -> bool {
+    // The end of a ring interrupts a call of the thread that has made it.
+    let made = thread::Builder::new().spawn(|| make(RING_DEPTH_MIN).map(drop));
+    let made = made.and_then(|thread| thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())));
+    made.inspect_err(|error| tracing::debug!(%error, "this process cannot make rings")).is_ok()
+}
+
+/// Makes a ring for the calling thread.
+fn make(depth: usize) -> io::Result<Ring> {
+    Ring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_cqsize(depth as u32 * 2)
+        .build(depth as u32 + 2)
+}
+
 /// Starts a ring for every CPU that there may be; the kernel uses none before it has them all. If one cannot be had,
-/// those that were started end with the mount, and the kernel uses /dev/fuse.
-pub(super) fn start(wiring: &Wiring) -> io::Result<Box<dyn Running>> {
+/// those that were started end with the mount.
+pub(super) fn start(wiring: &Wiring) -> Result<Box<dyn Running>, NoRings> {
     let (report, reports) = mpsc::channel();
     let blocking = Blocking::shared(wiring.handler.source());
     let cpus = possible_cpus()?;
@@ -163,7 +194,7 @@ struct Timer {
 
 impl Worker {
     /// Binds the calling thread to `cpu`, makes its ring and hands all entries to the kernel.
-    fn register(wiring: &Wiring, cpu: usize, depth: usize) -> io::Result<Self> {
+    fn register(wiring: &Wiring, cpu: usize, depth: usize) -> Result<Self, NoRings> {
         let qid = u16::try_from(cpu).map_err(|_| io::Error::other("more than 65536 CPUs"))?;
         if cpu < CpuSet::MAX_CPU {
             let mut here = CpuSet::new();
@@ -173,15 +204,11 @@ impl Worker {
                 tracing::debug!(%errno, cpu, "a ring's thread is not bound to its CPU");
             }
         }
-        let ring = Ring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_cqsize(depth as u32 * 2)
-            .build(depth as u32 + 2)?;
+        let ring = make(depth)?;
         let queue = Arc::new(Queue {
             done: Mutex::default(),
             asleep: AtomicBool::new(false),
-            wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
+            wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?,
             thread: thread::current().id(),
         });
         let mut worker = Self {
@@ -197,7 +224,10 @@ impl Worker {
             idle: Box::new(RING_IDLE.into()),
         };
         worker.hand_out_entries(depth)?;
-        Ok(worker)
+        match worker.refusal() {
+            Some(error) => Err(NoRings::Refused(error)),
+            None => Ok(worker),
+        }
     }
 
     fn hand_out_entries(&mut self, depth: usize) -> io::Result<()> {
@@ -228,15 +258,15 @@ impl Worker {
         self.arm_wake()?;
         self.ring.submit()?;
         drop(vectors);
-        // A refused REGISTER completes at once; an accepted one with its first request.
-        let refused = self
-            .ring
-            .completion()
-            .find(|completion| completion.user_data() != WAKE && completion.result() < 0);
-        match refused {
-            Some(completion) => Err(io::Error::from_raw_os_error(-completion.result())),
-            None => Ok(()),
-        }
+        Ok(())
+    }
+
+    /// Returns the error with which the kernel has refused an entry, if it has. A refused REGISTER completes at once; an
+    /// accepted one with its first request.
+    fn refusal(&mut self) -> Option<io::Error> {
+        let refused = |completion: &cqueue::Entry| completion.user_data() != WAKE && completion.result() < 0;
+        let refused = self.ring.completion().find(refused)?;
+        Some(io::Error::from_raw_os_error(-refused.result()))
     }
 
     /// Returns a command for this queue of the connection.

@@ -113,8 +113,8 @@ impl Handler for WithSnapshots {
             }
             Route::Refused(errno) => request.error(errno),
             Route::Tree => {
-                let tree = Arc::clone(&self.tree);
-                blocking.run(Wait::Read, move || tree.answer(request, operation));
+                let (tree, apart) = (Arc::clone(&self.tree), blocking.for_source(Source::Snapshots));
+                apart.run(Wait::Read, move || tree.answer(request, operation));
             }
         }
         None

@@ -1,11 +1,17 @@
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use pagefold_fs::testing::MemDataset;
 use pagefold_fs::{FormatOptions, Fs, FsError, FsOptions, SystemClock};
 use parking_lot::Mutex;
 
-use super::{KnownSnapshot, SnapshotTree, Snapshots, node_id};
+use super::super::Dispatch;
+use super::super::tests::asked;
+use super::{KnownSnapshot, SNAPSHOTS, SnapshotTree, Snapshots, WithSnapshots, node_id};
+use crate::limits::READ_THREADS_MAX;
+use crate::protocol::Opcode;
+use crate::{Blocking, Handler, Source, Wait};
 
 /// The last note of each place, and the number of notes after which nothing more can be noted.
 #[derive(Default)]
@@ -126,4 +132,39 @@ fn a_place_with_an_open_file_or_of_a_destroyed_snapshot_is_kept_while_the_kernel
     assert_eq!(enter(14), 3);
     tree.forget(node_id(1, 1), 1);
     assert_eq!(enter(15), 1);
+}
+
+/// A snapshot that is read from a store which is away.
+struct Away(Arc<Mutex<()>>);
+
+impl Snapshots for Away {
+    fn list(&self) -> Vec<(u64, String)> {
+        Vec::new()
+    }
+
+    fn find(&self, _name: &[u8]) -> Option<u64> {
+        Some(7)
+    }
+
+    fn open(&self, _number: u64, _enter: &mut dyn FnMut(Arc<Fs>)) -> Result<(), FsError> {
+        drop(self.0.lock());
+        Err(FsError::NotFound)
+    }
+}
+
+#[test]
+fn snapshots_that_wait_for_a_store_keep_no_reads_of_files_waiting() {
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock();
+    let tree = Arc::new(SnapshotTree::new(Box::new(Away(Arc::clone(&gate)))));
+    let handler = WithSnapshots::new(Dispatch::new(empty()), tree);
+    let blocking = Blocking::shared(Source::Devices);
+    for _ in 0..2 * READ_THREADS_MAX {
+        assert!(handler.handle(asked(Opcode::Lookup, SNAPSHOTS, b"away\0"), &blocking).is_none());
+    }
+    let (say, said) = mpsc::channel();
+    blocking.run(Wait::Read, move || say.send(()).unwrap());
+    let answered = said.recv_timeout(Duration::from_secs(60));
+    drop(closed);
+    answered.unwrap();
 }
