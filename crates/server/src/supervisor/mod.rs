@@ -110,12 +110,22 @@ struct Supervisor {
     again: bool,
     /// Servers that died, with threads left that wait for the next one.
     remains: Vec<Child>,
+    /// Signals that came, each once. A server that goes on for another one gets them as well, once it serves: the other
+    /// one may have died before it could obey.
+    told: Vec<Signal>,
 }
 
 struct ServerProcess {
     child: Child,
     pidfd: OwnedFd,
     line: OwnedFd,
+}
+
+impl ServerProcess {
+    fn tell(&self, signal: Signal) {
+        // It may have ended already.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
 }
 
 impl Supervisor {
@@ -144,6 +154,7 @@ impl Supervisor {
             serving: None,
             again: false,
             remains: Vec::new(),
+            told: Vec::new(),
         })
     }
 
@@ -220,7 +231,7 @@ impl Supervisor {
             // The server's last messages are read before its end is handled.
             if talking && events.last() == Some(&true) {
                 match wire::receive(&server.line) {
-                    Ok(Some(message)) => self.obey(message),
+                    Ok(Some(message)) => self.hear(&server, message),
                     Ok(None) => talking = false,
                     Err(error) => log(&format!("the server says nonsense: {error}")),
                 }
@@ -232,13 +243,31 @@ impl Supervisor {
         }
     }
 
-    fn pass_signals_on(&self, server: &ServerProcess) {
+    fn pass_signals_on(&mut self, server: &ServerProcess) {
+        let mut came = Vec::new();
         for (stream, signal) in &self.signals {
             let mut byte = [0; 1];
             while rustix::io::read(stream, &mut byte) == Ok(1) {
-                // The server may have ended already.
-                let _ = kill_process(Pid::from_child(&server.child), *signal);
+                came.push(*signal);
             }
+        }
+        for signal in came {
+            if !self.told.contains(&signal) {
+                self.told.push(signal);
+            }
+            // A server that goes on for another one would be killed by it until it catches signals: it gets it later.
+            if self.serving.is_some() || !self.ready {
+                server.tell(signal);
+            }
+        }
+    }
+
+    /// Obeys a server. If it goes on for another one, and serves from now on, tells it what that one was told.
+    fn hear(&mut self, server: &ServerProcess, message: Message) {
+        let goes_on = self.ready && self.serving.is_none();
+        self.obey(message);
+        if goes_on && self.serving.is_some() {
+            self.told.iter().for_each(|signal| server.tell(*signal));
         }
     }
 
@@ -339,4 +368,76 @@ impl Supervisor {
 /// Writes to the server's log.
 fn log(what: &str) {
     write_line(&format!("supervisor: {what}"));
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::io::Write;
+    use std::process::{ChildStdin, Stdio};
+
+    use super::*;
+
+    /// A supervisor that has had a server which was ready, and the other end of what brings its signal.
+    fn supervisor() -> (Supervisor, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let supervisor = Supervisor {
+            program: PathBuf::new(),
+            path: None,
+            arguments: Vec::new(),
+            signals: vec![(ours, Signal::TERM)],
+            kept: BTreeMap::new(),
+            hello: Hello::default(),
+            deaths: 0,
+            ready: true,
+            serving: None,
+            again: false,
+            remains: Vec::new(),
+            told: Vec::new(),
+        };
+        (supervisor, theirs)
+    }
+
+    /// A process that does not catch signals, and ends by itself when its input does.
+    fn server() -> (ServerProcess, ChildStdin) {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        let line = OwnedFd::from(UnixStream::pair().unwrap().0);
+        (ServerProcess { child, pidfd, line }, input)
+    }
+
+    fn ready() -> Message {
+        Message { kind: Kind::Notify, name: String::new(), body: b"READY=1".to_vec(), fd: None }
+    }
+
+    #[test]
+    fn a_server_that_goes_on_is_told_to_end_once_it_serves() {
+        let (mut supervisor, mut signals) = supervisor();
+        let (mut first, input) = server();
+        signals.write_all(&[0]).unwrap();
+        supervisor.pass_signals_on(&first);
+        drop(input);
+        assert_eq!(first.child.wait().unwrap().code(), Some(0), "it did not catch signals yet");
+        // It is told though the signal came before it was there.
+        let (mut next, _input) = server();
+        supervisor.hear(&next, ready());
+        assert_eq!(next.child.wait().unwrap().signal(), Some(libc::SIGTERM));
+        // So is the next one if it dies on its way to the end.
+        supervisor.serving = None;
+        let (mut last, _input) = server();
+        supervisor.hear(&last, ready());
+        assert_eq!(last.child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    }
+
+    #[test]
+    fn a_server_that_serves_is_told_at_once() {
+        let (mut supervisor, mut signals) = supervisor();
+        supervisor.serving = Some(Instant::now());
+        let (mut serving, _input) = server();
+        signals.write_all(&[0]).unwrap();
+        supervisor.pass_signals_on(&serving);
+        assert_eq!(serving.child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    }
 }
