@@ -100,10 +100,18 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
     let mut told = false;
     loop {
         if let Some(mut client) = target::connect(&pool)? {
-            match chosen(&mut client, which) {
+            let chosen = match is_anothers(&mut client, which) {
+                Ok(true) => Ok(None),
+                Ok(false) => chosen(&mut client, which).map(Some),
+                Err(failure) => Err(failure),
+            };
+            match chosen {
+                Ok(Some(chosen)) => return end(&mut client, &chosen, mode),
+                // The server may be about to know it.
+                Ok(None) => {}
                 // The server died just now.
                 Err(_) if client.has_ended() => continue,
-                chosen => return end(&mut client, &chosen?, mode),
+                Err(failure) => return Err(failure),
             }
         }
         let dead: Vec<MountEntry> =
@@ -173,6 +181,19 @@ fn is_chosen(mount: &MountEntry, which: &Which) -> bool {
 /// Returns whether the mount with this path below the pool goes with what is named: a snapshot goes alone.
 fn is_meant(path: &str, name: &Name) -> bool {
     path == name.path || !name.is_snapshot() && names::is_within(path, &name.path)
+}
+
+/// Returns true if a mount that is meant lives, and is not one of this server's: another user may have a pool of the same
+/// name.
+fn is_anothers(client: &mut Client, which: &Which) -> Result<bool> {
+    let Which::At(mount) = which else { return Ok(false) };
+    let served: Vec<u32> = mounts_of(client)?.into_iter().map(|mount| mount.device).collect();
+    Ok(is_unknown(mount, &served, &mounts::ours()?) && !mounts::is_dead(mount))
+}
+
+/// Returns true if a mount is there, and none of the device numbers that a server tells is its own.
+fn is_unknown(mount: &MountEntry, served: &[u32], there: &[MountEntry]) -> bool {
+    !served.contains(&mount.device.1) && there.iter().any(|other| other.id == mount.id)
 }
 
 /// Returns the mounts that are meant, as the server and the kernel know them.
@@ -464,4 +485,29 @@ fn detach_dead(mount: &MountEntry, afterwards: &str) -> Result<()> {
         shown(&mount.dir)
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_of_another_server_is_none_of_those_that_this_one_ends() {
+        let mount = |id: u64, device: u32| MountEntry {
+            id,
+            parent: 1,
+            root: "/".into(),
+            device: (0, device),
+            dir: "/home/user/mnt".into(),
+            fs_type: mounts::FS_TYPE.into(),
+            source: "tank".into(),
+            options: String::new(),
+        };
+        let (theirs, ours) = (mount(7, 70), mount(8, 80));
+        let there = [theirs.clone(), ours.clone()];
+        assert!(is_unknown(&theirs, &[80], &there) && is_unknown(&theirs, &[], &there));
+        assert!(!is_unknown(&ours, &[80], &there));
+        // It was taken away meanwhile: its end is waited for.
+        assert!(!is_unknown(&ours, &[], &[theirs]));
+    }
 }
