@@ -47,6 +47,11 @@ impl MountEntry {
         self.options.split(',').any(|option| option == "ro")
     }
 
+    /// Returns true if it shows all of its file system, and not a directory of it that was bound there.
+    pub fn is_whole(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
     /// Returns true if it is a mount of ours.
     pub fn is_ours(&self) -> bool {
         self.fs_type == FS_TYPE
@@ -83,6 +88,12 @@ pub fn of_devices(devices: &[u32]) -> Result<Vec<MountEntry>> {
 /// Returns the topmost mount at `dir`, which is an absolute path without symbolic links.
 pub fn topmost<'a>(all: &'a [MountEntry], dir: &Path) -> Option<&'a MountEntry> {
     all.iter().rfind(|mount| mount.dir == dir)
+}
+
+/// Returns the directories of mounts of one file system: those that show all of it come first, `own` before others.
+pub(crate) fn places(mut found: Vec<MountEntry>, own: &Path) -> Vec<PathBuf> {
+    found.sort_by_key(|mount| (!mount.is_whole(), mount.dir != own));
+    found.into_iter().map(|mount| mount.dir).collect()
 }
 
 /// The thing that stands at a place of a file system.
@@ -243,6 +254,17 @@ mod tests {
         let of = |device| standing(&all, Path::new("/m"), device);
         assert_eq!((of(51), of(50), of(49)), (Standing::Itself, Standing::Below(&all[1]), Standing::Gone));
         assert_eq!(standing(&all, Path::new("/x"), 51), Standing::Gone);
+    }
+
+    #[test]
+    fn a_directory_that_was_bound_is_no_place_of_the_whole() {
+        let text =
+            b"1 0 0:50 /pg /pg rw - fuse.pagefold tank rw\n2 0 0:50 / /two rw - fuse.pagefold tank rw\n\
+            3 0 0:50 / /one rw - fuse.pagefold tank rw\n";
+        let of = |own: &str| places(parse(text), Path::new(own));
+        assert_eq!(of("/one"), [Path::new("/one"), Path::new("/two"), Path::new("/pg")]);
+        // The first place was taken away, and a directory of the file system bound there.
+        assert_eq!(of("/pg"), [Path::new("/two"), Path::new("/one"), Path::new("/pg")]);
     }
 
     #[test]

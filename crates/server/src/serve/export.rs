@@ -167,8 +167,8 @@ pub(crate) trait Export: Send + Sync {
     /// Returns the place where it was exported; for a mount its directory, without symbolic links.
     fn place(&self) -> &Path;
 
-    /// Returns all places where clients can reach it now: its own place first, if it is there. Empty if it was taken
-    /// away and only clients that use it keep it.
+    /// Returns all places where clients can reach it now: its own place first, if it is there; those at which clients reach
+    /// a part of it come last. Empty if it was taken away and only clients that use it keep it.
     fn places(&self) -> Vec<PathBuf>;
 
     /// Returns the number that no other export of this machine has; for a mount the minor number of its device.

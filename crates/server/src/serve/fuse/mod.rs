@@ -173,9 +173,7 @@ impl Export for FuseMount {
             tracing::warn!(%error, "cannot see what is mounted where");
             Vec::new()
         });
-        let mut dirs: Vec<PathBuf> = found.into_iter().map(|mount| mount.dir).collect();
-        dirs.sort_by_key(|dir| dir != self.session.dir());
-        dirs
+        mounts::places(found, self.session.dir())
     }
 
     fn device(&self) -> u32 {
