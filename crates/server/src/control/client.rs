@@ -1,6 +1,7 @@
 //! The client's side of the control socket.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -329,6 +330,12 @@ impl Client {
                 Err(Failure::new(format!("the server of pool {pool} does not answer"))
                     .hint(format!("its log may say why: pagefold events {pool}")))
             }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                // The server lives. What it says next cannot be told apart from that, so it is asked over another
+                // connection; this one may be closed already.
+                let _ = self.stream.shutdown(Shutdown::Both);
+                Err(self.misunderstood())
+            }
             Err(error) => Err(self.lost(&error)),
         }
     }
@@ -363,5 +370,17 @@ mod tests {
         assert_eq!(client.ask(&Request::Sync {}).unwrap_err().what(), "all places are taken");
         assert!(!client.is_lost());
         assert!(client.ask(&Request::Sync {}).is_err() && client.is_lost(), "there is no word more");
+    }
+
+    #[test]
+    fn a_server_whose_reply_is_not_understood_is_not_waited_for_as_one_that_ended() {
+        let (stream, mut server) = UnixStream::pair().unwrap();
+        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+        let (pool, path, process) = ("tank".into(), PathBuf::new(), Some(own));
+        let mut client = Client { pool, path, stream, process, lost: false, silent: false };
+        frame::write(&mut server, &"of a later version", REPLY_BYTES_MAX).unwrap();
+        let failure = client.ask(&Request::Sync {}).unwrap_err();
+        assert!(failure.what().contains("does not fit the question"), "{failure}");
+        assert!(!client.is_lost() && !client.has_ended());
     }
 }
