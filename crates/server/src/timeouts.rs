@@ -18,6 +18,8 @@ pub const END_OF_MOUNT: Duration = Duration::from_secs(10);
 /// Longest wait until a mount is durable after the kernel has let it go, and until a pool is closed after its last
 /// mount: data in memory are written, to devices that may be slow.
 pub const CLOSING: Duration = Duration::from_secs(300);
+/// Longest wait for a server that has the pool's name, and does not listen yet or any more.
+pub(crate) const NEXT_SERVER: Duration = Duration::from_secs(5);
 /// Longest wait for the end of a server's process once the pool is closed.
 pub(crate) const END_OF_SERVER: Duration = Duration::from_secs(60);
 

@@ -5,9 +5,11 @@ use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, UCred, recv, sockopt};
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -44,13 +46,42 @@ fn check_peer(pool: &str, path: &Path, peer: Option<UCred>) -> Result<()> {
         .hint("look who that is; root's servers and your own are asked, nobody else's"))
 }
 
+/// Returns true if somebody has the lock of a name.
+fn is_taken(lock: &Path) -> bool {
+    // Nothing else that somebody may have put there is waited for.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let Ok(lock) = open(lock, flags, Mode::empty()) else { return false };
+    // Whoever wants the name at this instant tries again a moment later.
+    flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+}
+
 impl Client {
-    /// Connects to the server of `pool`; `None` if there is none.
+    /// Connects to the server of `pool`; `None` if there is none. Waits a moment for one that is about to listen.
     pub fn connect(pool: &str) -> Result<Option<Self>> {
         if !files::is_private(&files::runtime_dir())? {
             return Ok(None);
         }
-        Self::connect_at(pool, files::socket_of(pool))
+        let end = Instant::now() + timeouts::NEXT_SERVER;
+        Self::connect_when_it_listens(pool, &files::socket_of(pool), &mut || {
+            thread::sleep(timeouts::TURN_STEP);
+            Instant::now() < end
+        })
+    }
+
+    /// Connects to the server of `pool` that listens at `path`. If there is none, but somebody has the pool's name, one is
+    /// about to listen: it begins, or goes on for one that died. Otherwise it has closed the pool, and is about to end.
+    /// Calls `pause` before each further attempt; `None` once that has returned false, or nobody has the name.
+    pub(super) fn connect_when_it_listens(
+        pool: &str,
+        path: &Path,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Self>> {
+        loop {
+            let found = Self::connect_at(pool, path.to_owned())?;
+            if found.is_some() || !is_taken(&path.with_file_name(format!("{pool}.lock"))) || !pause() {
+                return Ok(found);
+            }
+        }
     }
 
     /// Connects to the server of `pool` that listens at `path`; `None` if there is none.

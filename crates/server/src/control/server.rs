@@ -63,7 +63,7 @@ impl Listener {
         Self::listen_in(dir, pool, lock)
     }
 
-    fn listen_in(dir: &Path, pool: &str, lock: OwnedFd) -> Result<Self> {
+    pub(super) fn listen_in(dir: &Path, pool: &str, lock: OwnedFd) -> Result<Self> {
         let path = dir.join(format!("{pool}.sock"));
         let binding = || format!("cannot listen at {}", path.display());
         // The process that listened here has died, since its lock is ours.
@@ -95,7 +95,7 @@ pub(crate) fn lock_name(pool: &str) -> Result<OwnedFd> {
     lock_name_in(&files::runtime_dir(), pool)
 }
 
-fn lock_name_in(dir: &Path, pool: &str) -> Result<OwnedFd> {
+pub(super) fn lock_name_in(dir: &Path, pool: &str) -> Result<OwnedFd> {
     files::make_private(dir)?;
     let lock = files::lock_file(&dir.join(format!("{pool}.lock")))?;
     take(&lock, &dir.join(format!("{pool}.sock"))).map_err(|_| {

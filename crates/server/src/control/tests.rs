@@ -15,7 +15,7 @@ use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
 use super::places::{CONNECTIONS_MAX, LONG_MAX, Place, Places, Turn};
-use super::server::{Handler, Listener};
+use super::server::{Handler, Listener, lock_name_in};
 
 /// A handler that counts the requests that reach it.
 #[derive(Default)]
@@ -237,6 +237,30 @@ fn clients_that_say_nothing_give_their_places_to_others() {
         assert!(matches!(served.ask(), Reply::Done {}));
     }
     drop(silent);
+}
+
+#[test]
+fn a_server_that_is_about_to_listen_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tank.sock");
+    let connect = |pause: &mut dyn FnMut() -> bool| {
+        Client::connect_when_it_listens("tank", &path, pause).unwrap().is_some()
+    };
+    let mut lock = Some(lock_name_in(dir.path(), "tank").unwrap());
+    assert!(!connect(&mut || false), "nobody listens");
+    let mut listening = None;
+    assert!(connect(&mut || {
+        listening = lock.take().map(|lock| Listener::listen_in(dir.path(), "tank", lock).unwrap());
+        listening.is_some()
+    }));
+    drop(listening);
+    // The name is free: there is no server, and none is about to be.
+    assert!(!connect(&mut || unreachable!("nobody has the name")));
+    let lock = dir.path().join("tank.lock");
+    std::fs::remove_file(&lock).unwrap();
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &lock, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    assert!(!connect(&mut || unreachable!("it is no lock")), "opening it does not wait");
 }
 
 #[test]
