@@ -185,18 +185,34 @@ fn mount_meant(args: &Mount) -> Result<MountEntry> {
     if target::is_path(source) {
         return mount_lookup::mount_at(&raw::path_of(source));
     }
-    // A word that is both a name and a path counts as a name.
     let name = Name::parse(source).map(|name| name.to_string());
     let is_named = |mount: &MountEntry| name.as_ref().is_ok_and(|name| mount.source == *name);
-    if let Some(found) = mounts::ours()?.into_iter().find(is_named) {
-        return Ok(found);
-    }
-    match mount_lookup::mount_if_at(&raw::path_of(source))? {
+    let named = mounts::ours()?.into_iter().find(is_named);
+    let there = mount_lookup::mount_if_at(&raw::path_of(source));
+    // A path that cannot be looked at is none that is meant if the word is a name.
+    let there = if named.is_some() { there.unwrap_or_default() } else { there? };
+    match one_of(source, named, there)? {
         Some(found) => Ok(found),
         None => {
             Err(Failure::new(format!("{} is not mounted", name?))
                 .hint("see what is mounted: pagefold status"))
         }
+    }
+}
+
+/// Returns the mount that a word means that may be a name and a path. It counts as a name, unless something else is mounted
+/// on that directory: then nobody can know which is meant.
+fn one_of(word: &str, named: Option<MountEntry>, there: Option<MountEntry>) -> Result<Option<MountEntry>> {
+    match (named, there) {
+        (Some(named), Some(there)) if named.device != there.device => Err(Failure::usage(format!(
+            "{word} is the name of a dataset, and here the mount point of another one, {}",
+            table::printable(&there.source)
+        ))
+        .hint(format!(
+            "say which: pagefold mount -o remount,... ./{word}, or pagefold mount -o remount,... {}",
+            shown(&named.dir)
+        ))),
+        (named, there) => Ok(named.or(there)),
     }
 }
 
@@ -241,5 +257,35 @@ fn refused(mount: &MountEntry, errno: Errno) -> Failure {
             Failure::new(format!("no permission to remount {dir}")).hint("run it as root on the host")
         }
         errno => Failure::new(format!("cannot remount {dir}: {errno}")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_the_mount_point_of_another_dataset_is_refused() {
+        let mount = |device: u32, dir: &str, source: &str| MountEntry {
+            id: u64::from(device),
+            parent: 0,
+            root: "/".into(),
+            device: (0, device),
+            dir: dir.into(),
+            fs_type: mounts::FS_TYPE.into(),
+            source: source.into(),
+            options: String::new(),
+        };
+        let (named, there) = (mount(50, "/srv/tank", "tank"), mount(51, "/home/tank", "vault"));
+        let refused = one_of("tank", Some(named.clone()), Some(there.clone())).unwrap_err();
+        assert_eq!(refused.exit_status(), 2);
+        assert!(refused.to_string().contains("of another one, vault"), "{refused}");
+        // It is mounted at that directory itself, or nothing is.
+        for beside in [Some(mount(50, "/home/tank", "tank")), None] {
+            assert_eq!(one_of("tank", Some(named.clone()), beside).unwrap(), Some(named.clone()));
+        }
+        assert_eq!(one_of("tank", None, Some(there.clone())).unwrap(), Some(there));
+        assert_eq!(one_of("tank", None, None).unwrap(), None);
     }
 }
