@@ -82,14 +82,20 @@ pub fn settle(passed: Option<RawFd>, background: bool) -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context(|| "cannot forbid core files".into())?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .context(|| "cannot forbid core files".into())?;
-    // A limit of `ulimit -f` was not meant for the pool.
-    let file_size = getrlimit(Resource::Fsize);
-    let _best_effort = setrlimit(Resource::Fsize, Rlimit { current: file_size.maximum, ..file_size });
+    // A limit of `ulimit -f` was not meant for the pool; nor is the usual one of descriptors, which spares programs that
+    // use select(2): each mount takes some for its threads, and a supervisor keeps some for each.
+    [Resource::Fsize, Resource::Nofile].into_iter().for_each(raise);
     if background {
         // Only root may do that, and only root's pools are waited for by other users.
         let _best_effort = rustix::process::setpriority_process(None, 0);
     }
     Ok(())
+}
+
+/// Raises a limit as far as this process may.
+fn raise(resource: Resource) {
+    let limit = getrlimit(resource);
+    let _best_effort = setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Closes descriptors beyond the standard ones, except `passed`.
@@ -147,6 +153,18 @@ pub fn reset_signals() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_is_raised_as_far_as_it_may_be() {
+        let before = getrlimit(Resource::Nofile);
+        // Other tests are not disturbed by one descriptor less.
+        let lower = Rlimit { current: before.maximum.map(|maximum| maximum - 1), ..before };
+        setrlimit(Resource::Nofile, lower).unwrap();
+        raise(Resource::Nofile);
+        let raised = getrlimit(Resource::Nofile).current;
+        setrlimit(Resource::Nofile, before).unwrap();
+        assert_eq!(raised, before.maximum);
+    }
 
     #[test]
     fn nothing_but_what_is_on_the_list_is_passed_on() {
