@@ -282,11 +282,11 @@ impl Devices {
             let Ok(Some(other)) = self.plan_without(span, &tried) else { break };
             let read = self.carry_out_one(other, &tried).and_then(|read| {
                 let number = read.number();
-                read.verified(&verify).map_err(|error| (number, error))
+                read.verified(&verify).map(|found| (number, found)).map_err(|error| (number, error))
             });
             match read {
-                Ok(found) => {
-                    self.repair(span, &failed);
+                Ok((right, found)) => {
+                    self.repair(span, &failed, right);
                     return Ok(found);
                 }
                 Err(other) => failed.push(other),
@@ -304,16 +304,16 @@ impl Devices {
         }
     }
 
-    /// Writes `span` again on members that failed to give it, and tells the roster of them.
-    fn repair(&self, span: Span, failed: &[(u16, Error)]) {
+    /// Writes `span` again on members that failed to give it, from the one that has it `right`, and tells the roster of
+    /// them.
+    fn repair(&self, span: Span, failed: &[(u16, Error)], right: u16) {
         let (Ok(group), Some(roster)) = (self.group(span.group), self.roster()) else { return };
-        let numbers: SmallVec<[u16; 3]> = failed.iter().map(|(number, _)| *number).collect();
         for (number, error) in failed {
             let Some(member) = group.member(*number) else { continue };
             let repaired = match roster.takes_writes() {
                 true => {
                     let bytes = span.offset..span.offset + span.len_bytes;
-                    group.repair(&member, &numbers, &bytes, self.class)
+                    group.repair(&member, right, &bytes, self.class)
                 }
                 false => Err(Error::ReadOnly("the pool is only read".into())),
             };

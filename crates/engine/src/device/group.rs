@@ -465,31 +465,28 @@ impl Group {
         is_filled
     }
 
-    /// Writes `bytes` again on a member, from one that is not in `failed`. The rest of the first and the last block stays
-    /// as it is there, if that can be read: this member may be the only one that has it right.
+    /// Writes `bytes` again on a member, from the one with the number `right`: others may have them wrong, too. The rest of
+    /// the first and the last block stays as it is there, if that can be read: this member may be the only one that has it
+    /// right.
     ///
     /// # Errors
-    /// Errors of the member; an error if no other one can read them.
+    /// Errors of both members.
     pub(super) fn repair(
         &self,
         member: &GroupMember,
-        failed: &[u16],
+        right: u16,
         bytes: &Range<u64>,
         class: IoClass,
     ) -> Result<()> {
         let device = member.readable().ok_or_else(|| self.nobody())?;
-        let lane = Lane::to(device.as_ref(), class);
+        let source = self.member(right).and_then(|source| source.readable().cloned());
+        let source = source.ok_or_else(|| self.nobody())?;
+        let (lane, source) = (Lane::to(device.as_ref(), class), Lane::to(source.as_ref(), class));
         let block = BLOCK_BYTES as u64;
         let whole = bytes.start - bytes.start % block..bytes.end.next_multiple_of(block);
         let _turn = self.writes.begin_copy(whole.clone());
         let mut mended = AlignedBuf::scratch((whole.end - whole.start) as usize);
-        if self.read_any(failed, whole.start, &mut mended, class).is_err() {
-            let mut one = AlignedBuf::scratch(BLOCK_BYTES);
-            for (at, place) in (whole.start..).step_by(BLOCK_BYTES).zip(mended.chunks_mut(BLOCK_BYTES)) {
-                self.read_any(failed, at, &mut one, class)?;
-                place.copy_from_slice(&one);
-            }
-        }
+        source.read(whole.start, &mut mended)?;
         for rest in [whole.start..bytes.start, bytes.end..whole.end] {
             let mut here = AlignedBuf::scratch(BLOCK_BYTES);
             let first = rest.start - rest.start % block;

@@ -266,3 +266,23 @@ fn bytes_within_blocks_are_written_on_each_member() {
     }
     assert_eq!(mirror.devices.path_of(0), Path::new("sim-0"));
 }
+
+#[test]
+fn a_copy_is_written_again_from_the_member_that_has_it_right() {
+    let mirror = mirror(&[Whole; 3]);
+    mirror.devices.write(0, 0, &block(7), true).unwrap();
+    [0, 2].iter().for_each(|device: &usize| mirror.sims[*device].write(0, &block(8), true).unwrap());
+    let span = Span { group: 0, offset: 0, len_bytes: BLOCK };
+    // From when it was found right, others read that member, too: another one has less to do.
+    let others = Mutex::new(Vec::new());
+    let verify = |bytes: &[u8], from: crate::device::ReadFrom<'_>| match bytes.iter().all(|byte| *byte == 7) {
+        true => {
+            others.lock().push(mirror.devices.only_copy(from.number.into()).plan(span)?);
+            Ok(from.number)
+        }
+        false => Err(Error::corrupt(from.path.display().to_string(), "another byte is there")),
+    };
+    assert_eq!(mirror.devices.read(span, verify).unwrap(), 1);
+    assert_eq!(*mirror.labels.corrected.lock(), [(0, true)]);
+    assert_eq!(mirror.on(0, 0), 7);
+}
