@@ -504,7 +504,8 @@ impl Group {
         lane.write(whole.start, &mended, false)
     }
 
-    /// Writes bytes at any offset. The rest of the blocks that they lie in stays on each member as it is there.
+    /// Writes bytes at any offset. The rest of the blocks that they lie in stays on each member as it is there; where that
+    /// cannot be read, it is as on another one.
     ///
     /// # Errors
     /// Errors of the devices, if no whole member has them.
@@ -518,14 +519,30 @@ impl Group {
         let members = self.members();
         note_lacking(&members, &blocks);
         let written = on_each(&members, class, |lane| {
-            let mut blocks = AlignedBuf::scratch(start + bytes.len());
-            lane.read(first, &mut blocks)?;
-            if let Some(place) = blocks.get_mut(start..start + bytes.len()) {
-                place.copy_from_slice(bytes);
-            }
-            lane.write(first, &blocks, false)
+            lane.write(first, &self.with_rest(lane, (first, start), bytes)?, false)
         });
         self.settle(written)
+    }
+
+    /// Returns the blocks from `first` on with these bytes, from the one at `start` on, and the rest as it is on a member.
+    fn with_rest(&self, lane: Lane<'_>, (first, start): (u64, usize), bytes: &[u8]) -> Result<AlignedBuf> {
+        let mut blocks = AlignedBuf::scratch(start + bytes.len());
+        let (end, len) = (start + bytes.len(), blocks.len());
+        let mut one = AlignedBuf::scratch(BLOCK_BYTES);
+        let ends = [(0, start > 0 || end < BLOCK_BYTES), (len - BLOCK_BYTES, end < len)];
+        for (at, _) in ends.into_iter().filter(|(_, has_rest)| *has_rest) {
+            let offset = first + at as u64;
+            // A member that cannot read is no reason to leave it out: it is to be mended.
+            lane.read(offset, &mut one)
+                .or_else(|error| self.read_any(&[], offset, &mut one, lane.class()).map_err(|_| error))?;
+            if let Some(place) = blocks.get_mut(at..at + BLOCK_BYTES) {
+                place.copy_from_slice(&one);
+            }
+        }
+        if let Some(place) = blocks.get_mut(start..end) {
+            place.copy_from_slice(bytes);
+        }
+        Ok(blocks)
     }
 
     /// Copies whole blocks to a device from one of `sources`; the reads are of the class of `to`, too.

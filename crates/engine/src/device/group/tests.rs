@@ -286,3 +286,36 @@ fn a_copy_is_written_again_from_the_member_that_has_it_right() {
     assert_eq!(*mirror.labels.corrected.lock(), [(0, true)]);
     assert_eq!(mirror.on(0, 0), 7);
 }
+
+#[test]
+fn bytes_are_written_on_a_member_that_cannot_read_the_blocks_around_them() {
+    let mirror = mirror(&[Whole, Whole]);
+    mirror.sims[0].write(0, &block(1), true).unwrap();
+    mirror.sims[1].write(0, &block(2), true).unwrap();
+    mirror.sims[0].inject(InjectedFault { op: SimOp::Read, range: 0..BLOCK, skip: 0, times: u64::MAX });
+    mirror.devices.overwrite(0, 100, &[3; 50]).unwrap();
+    assert_eq!(mirror.states(), [Whole, Whole], "it has failed no write");
+    mirror.sims[0].clear_faults();
+    for device in 0..2 {
+        let mut buf = AlignedBuf::zeroed(BLOCK_BYTES);
+        mirror.sims[device].read(0, &mut buf).unwrap();
+        let expected = |at: usize| if (100..150).contains(&at) { 3 } else { 2 };
+        assert!(buf.iter().enumerate().all(|(at, byte)| *byte == expected(at)), "device {device}");
+    }
+}
+
+#[test]
+fn blocks_that_are_overwritten_as_a_whole_need_not_be_read() {
+    let mirror = mirror(&[Whole]);
+    mirror.sims[0].inject(InjectedFault {
+        op: SimOp::Read,
+        range: BLOCK..4 * BLOCK,
+        skip: 0,
+        times: u64::MAX,
+    });
+    mirror.devices.overwrite(0, 100, &[3; 3 * BLOCK_BYTES + BLOCK_BYTES - 100]).unwrap();
+    mirror.sims[0].clear_faults();
+    assert_eq!([0, 1, 2, 3].map(|at| mirror.on(0, at * BLOCK)), [0, 3, 3, 3]);
+    mirror.fail(0, SimOp::Read);
+    assert!(mirror.devices.overwrite(0, 100, &[4; 50]).is_err(), "nobody knows what is around them");
+}
