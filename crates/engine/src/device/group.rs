@@ -404,7 +404,10 @@ impl Group {
 
     /// Makes the labels tell of all members that were left out before the call (H1).
     pub(super) fn record(&self, roster: Option<&dyn Roster>) -> Result<()> {
+        // With the lock nobody is being left out: the state of a member, which others see without it, is counted as well.
+        let members = self.peers.members.read();
         let changes = self.changes.load(Ordering::SeqCst);
+        drop(members);
         if self.recorded.load(Ordering::SeqCst) >= changes {
             return Ok(());
         }

@@ -319,3 +319,26 @@ fn blocks_that_are_overwritten_as_a_whole_need_not_be_read() {
     mirror.fail(0, SimOp::Read);
     assert!(mirror.devices.overwrite(0, 100, &[4; 50]).is_err(), "nobody knows what is around them");
 }
+
+#[test]
+fn nothing_is_acknowledged_while_a_member_is_being_left_out() {
+    let sims = [0, 1].map(|seed| Arc::new(SimDevice::new(DEVICE_BYTES_MIN, seed)));
+    let members = sims.into_iter().zip(0..).map(|(sim, number)| GroupMember::open(number, sim, Whole));
+    let (group, labels) = (Group::new(0, members), RecordedStates::default());
+    std::thread::scope(|scope| {
+        // As `leave_out` does on another thread: writes that begin now go to the other member alone.
+        let members = group.peers.members.write();
+        members[1].set_state(Faulted);
+        let recorded = scope.spawn(|| group.record(Some(&labels)));
+        for _ in 0..100_000 {
+            if recorded.is_finished() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        group.changes.fetch_add(1, Ordering::SeqCst);
+        drop(members);
+        recorded.join().unwrap().unwrap();
+    });
+    assert_eq!(labels.recorded.load(Ordering::SeqCst), 1, "the labels do not tell of it");
+}
