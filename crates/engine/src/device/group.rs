@@ -446,8 +446,10 @@ impl Group {
             }
             // Writes to the region go to the member, too, from here on.
             let lane = Lane::to(device.as_ref(), IoClass::Filling);
-            let copied = if is_wanted(start) { self.copy(not, lane, &bytes)? } else { 0 };
-            if !self.note_filled(member, region, &bytes) || copied > 0 {
+            let is_wanted = is_wanted(start);
+            let copied = if is_wanted { self.copy(not, lane, &bytes)? } else { 0 };
+            // Trying to read what nobody can read takes long, too.
+            if !self.note_filled(member, region, &bytes) || is_wanted {
                 return Ok(Some(copied));
             }
         }

@@ -342,3 +342,12 @@ fn nothing_is_acknowledged_while_a_member_is_being_left_out() {
     });
     assert_eq!(labels.recorded.load(Ordering::SeqCst), 1, "the labels do not tell of it");
 }
+
+#[test]
+fn one_step_tries_to_read_no_more_than_a_region_that_nobody_can_read() {
+    let mirror = mirror(&[Whole, Filling]);
+    mirror.fail(0, SimOp::Read);
+    mirror.devices.set_lacking(1, std::iter::once(0..3));
+    assert_eq!(mirror.devices.fill_next(1, &[], &|_| true).unwrap(), Some(0));
+    assert_eq!(mirror.devices.lacking(1).len(), 2);
+}
