@@ -39,8 +39,11 @@ impl Pool {
                 "the pool has a log device already: attach another one to it, or remove it first".into(),
             ));
         }
-        self.labels.add_log_device(devices)?;
-        self.checkpoint(false)
+        // As in `add_groups`.
+        self.without_stand_in(&[], || {
+            self.labels.add_log_device(devices)?;
+            self.checkpoint(false)
+        })
     }
 
     /// Begins to use a log device that a superblock names.

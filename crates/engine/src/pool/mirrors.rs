@@ -119,8 +119,11 @@ impl Pool {
             check_members(group.len())?;
             group.iter().try_for_each(|device| check_size(OneDevice::of(device.as_ref())))?;
         }
-        self.labels.add_groups(groups)?;
-        self.checkpoint(false)
+        // A split that is under way has chosen among the groups that there were.
+        self.without_stand_in(&[], || {
+            self.labels.add_groups(groups)?;
+            self.checkpoint(false)
+        })
     }
 
     /// Begins to use groups that count from a superblock of this epoch on.
@@ -419,3 +422,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
