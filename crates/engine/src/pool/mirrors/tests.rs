@@ -1,10 +1,12 @@
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use parking_lot::Mutex;
 
 use crate::Result;
-use crate::device::{Device, MemberState, SimDevice};
+use crate::device::{AlignedBuf, Answers, Device, DeviceStats, MemberState, SimDevice};
+use crate::pool::testing::fresh;
 use crate::pool::{CreateOptions, Guid, OpenOptions, Pool, create_groups_on};
 
 const SIZE: u64 = 134 << 20;
@@ -15,6 +17,68 @@ fn handles(sims: &[Arc<SimDevice>]) -> Vec<Arc<dyn Device>> {
 
 fn open(sims: &[Arc<SimDevice>]) -> Result<Arc<Pool>> {
     Pool::open_on(handles(sims), &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() })
+}
+
+/// A device that notes whether its first request would be waited for until it is answered.
+struct Newcomer {
+    inner: SimDevice,
+    answers: Answers,
+    is_bounded: OnceLock<bool>,
+}
+
+impl Newcomer {
+    fn new(seed: u64) -> Arc<Self> {
+        let (inner, answers) = (SimDevice::new(192 << 20, seed), Answers::default());
+        Arc::new(Self { inner, answers, is_bounded: OnceLock::new() })
+    }
+
+    fn asked(&self) -> &SimDevice {
+        self.is_bounded.get_or_init(|| self.answers.is_bounded());
+        &self.inner
+    }
+}
+
+impl Device for Newcomer {
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        self.asked().read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
+        self.asked().write(offset, buf, durable)
+    }
+    fn flush(&self) -> Result<()> {
+        self.asked().flush()
+    }
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.inner.discard(offset, len_bytes)
+    }
+    fn keeps_order(&self) -> bool {
+        true
+    }
+    fn stats(&self) -> &DeviceStats {
+        self.inner.stats()
+    }
+    fn answers(&self) -> Option<&Answers> {
+        Some(&self.answers)
+    }
+}
+
+#[test]
+fn a_device_that_comes_to_a_pool_is_not_waited_for_for_ever() {
+    let (_, pool) = fresh();
+    let all: Vec<_> = (2..6).map(Newcomer::new).collect();
+    let handle = |at: usize| Arc::clone(&all[at]) as Arc<dyn Device>;
+    pool.attach(0, handle(0), false).unwrap();
+    pool.add_spares(vec![handle(1)]).unwrap();
+    pool.add_groups(vec![vec![handle(2)]]).unwrap();
+    assert!(pool.online(handle(3)).is_err(), "it is none of the pool's");
+    let bounded: Vec<_> = all.iter().map(|device| device.is_bounded.get().copied()).collect();
+    assert_eq!(bounded, [Some(true); 4]);
 }
 
 #[test]
