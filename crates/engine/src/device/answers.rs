@@ -5,7 +5,7 @@
 //!
 //! - S1: a device is given up only while another one of its group, of which the group would live on, answers. If
 //!   none does, the machine or what they all hang from has stopped, and everybody waits. Nothing of the group waits for
-//!   a device that is not written, or has left: it is given up whoever answers.
+//!   a device that is not written, has left, or is no member yet: it is given up whoever answers.
 //! - S2: of a device that was given up every request fails, those that wait too. So its group leaves it out as one that
 //!   fails (H1), and every other user goes on.
 //! - S3: memory and file of a request that was left alone stay until the kernel has ended it. The device stays locked as
@@ -49,6 +49,25 @@ pub(super) trait Judge: Send + Sync {
     /// Has the other devices show whether they answer: nobody else may be asking them for anything. They are asked to `read`,
     /// or to flush.
     fn ask_others(&self, device: &Answers, read: bool);
+}
+
+/// The judge of devices that are of no group: they come to a pool, or are its spares. Nothing of the pool waits for one of them
+/// for longer than for a member, whoever answers.
+pub(super) struct Strangers {
+    /// Time for which they are waited for, in nanoseconds; 0: until they answer.
+    pub(super) bound_ns: AtomicU64,
+}
+
+impl Judge for Strangers {
+    fn bound_ns(&self, _device: &Answers) -> Option<u64> {
+        Some(self.bound_ns.load(SeqCst)).filter(|bound_ns| *bound_ns > 0)
+    }
+
+    fn goes_on_without(&self, _device: &Answers, _began: Began, _bound_ns: u64) -> bool {
+        true
+    }
+
+    fn ask_others(&self, _device: &Answers, _read: bool) {}
 }
 
 /// A request of a device.
@@ -173,7 +192,7 @@ impl Answers {
     }
 
     /// Returns true if requests are not waited for until they are answered.
-    pub(super) fn is_bounded(&self) -> bool {
+    pub(crate) fn is_bounded(&self) -> bool {
         self.judge().is_some_and(|judge| judge.bound_ns(self).is_some())
     }
 

@@ -8,11 +8,13 @@ mod members;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
 use smallvec::SmallVec;
 
 use super::again::again;
+use super::answers::{Judge, Strangers};
 use super::behind::WritesBehind;
 use super::class::IoClass;
 use super::flush::{FlushFailure, at_once};
@@ -38,6 +40,7 @@ pub struct Devices {
     groups: Arc<boxcar::Vec<Group>>,
     behind: Arc<WritesBehind>,
     roster: Arc<OnceLock<Weak<dyn Roster>>>,
+    strangers: Arc<Strangers>,
     choice: Choice,
     /// Class of the requests that are made by this handle.
     class: IoClass,
@@ -89,9 +92,11 @@ impl Devices {
 
     fn of(groups: impl Iterator<Item = impl IntoIterator<Item = GroupMember>>) -> Self {
         let groups = groups.zip(0..=u16::MAX).map(|(members, number)| Group::new(number, members));
-        let groups = Arc::new(groups.collect());
+        let groups: boxcar::Vec<Group> = groups.collect();
+        let bound_ns = groups.get(0).map_or(0, Group::waits_at_most);
+        let (groups, strangers) = (Arc::new(groups), Arc::new(Strangers { bound_ns: bound_ns.into() }));
         let (behind, roster) = Default::default();
-        Self { groups, behind, roster, choice: Choice::Any, class: IoClass::SyncRead }
+        Self { groups, behind, roster, strangers, choice: Choice::Any, class: IoClass::SyncRead }
     }
 
     /// Makes groups of devices, numbered in this order.
@@ -123,6 +128,15 @@ impl Devices {
     /// until it does.
     pub(crate) fn wait_at_most(&self, bound_ns: u64) {
         self.each().for_each(|group| group.wait_at_most(bound_ns));
+        self.strangers.bound_ns.store(bound_ns, Ordering::SeqCst);
+    }
+
+    /// Has a device be waited for as long that is of no group: it is to become a member, or a spare.
+    pub(crate) fn bound(&self, device: &dyn Device) {
+        if let Some(answers) = device.answers() {
+            let strangers: Weak<Strangers> = Arc::downgrade(&self.strangers);
+            answers.join(strangers as Weak<dyn Judge>);
+        }
     }
 
     /// Returns the length up to which neighbours in a group are to be read by one request of this handle, in bytes.
@@ -282,11 +296,11 @@ impl Devices {
             let Ok(Some(other)) = self.plan_without(span, &tried) else { break };
             let read = self.carry_out_one(other, &tried).and_then(|read| {
                 let number = read.number();
-                read.verified(&verify).map_err(|error| (number, error))
+                read.verified(&verify).map(|found| (number, found)).map_err(|error| (number, error))
             });
             match read {
-                Ok(found) => {
-                    self.repair(span, &failed);
+                Ok((right, found)) => {
+                    self.repair(span, &failed, right);
                     return Ok(found);
                 }
                 Err(other) => failed.push(other),
@@ -304,16 +318,16 @@ impl Devices {
         }
     }
 
-    /// Writes `span` again on members that failed to give it, and tells the roster of them.
-    fn repair(&self, span: Span, failed: &[(u16, Error)]) {
+    /// Writes `span` again on members that failed to give it, from the one that has it `right`, and tells the roster of
+    /// them.
+    fn repair(&self, span: Span, failed: &[(u16, Error)], right: u16) {
         let (Ok(group), Some(roster)) = (self.group(span.group), self.roster()) else { return };
-        let numbers: SmallVec<[u16; 3]> = failed.iter().map(|(number, _)| *number).collect();
         for (number, error) in failed {
             let Some(member) = group.member(*number) else { continue };
             let repaired = match roster.takes_writes() {
                 true => {
                     let bytes = span.offset..span.offset + span.len_bytes;
-                    group.repair(&member, &numbers, &bytes, self.class)
+                    group.repair(&member, right, &bytes, self.class)
                 }
                 false => Err(Error::ReadOnly("the pool is only read".into())),
             };

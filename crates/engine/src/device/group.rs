@@ -404,7 +404,10 @@ impl Group {
 
     /// Makes the labels tell of all members that were left out before the call (H1).
     pub(super) fn record(&self, roster: Option<&dyn Roster>) -> Result<()> {
+        // With the lock nobody is being left out: the state of a member, which others see without it, is counted as well.
+        let members = self.peers.members.read();
         let changes = self.changes.load(Ordering::SeqCst);
+        drop(members);
         if self.recorded.load(Ordering::SeqCst) >= changes {
             return Ok(());
         }
@@ -443,8 +446,10 @@ impl Group {
             }
             // Writes to the region go to the member, too, from here on.
             let lane = Lane::to(device.as_ref(), IoClass::Filling);
-            let copied = if is_wanted(start) { self.copy(not, lane, &bytes)? } else { 0 };
-            if !self.note_filled(member, region, &bytes) || copied > 0 {
+            let is_wanted = is_wanted(start);
+            let copied = if is_wanted { self.copy(not, lane, &bytes)? } else { 0 };
+            // Trying to read what nobody can read takes long, too.
+            if !self.note_filled(member, region, &bytes) || is_wanted {
                 return Ok(Some(copied));
             }
         }
@@ -465,31 +470,28 @@ impl Group {
         is_filled
     }
 
-    /// Writes `bytes` again on a member, from one that is not in `failed`. The rest of the first and the last block stays
-    /// as it is there, if that can be read: this member may be the only one that has it right.
+    /// Writes `bytes` again on a member, from the one with the number `right`: others may have them wrong, too. The rest of
+    /// the first and the last block stays as it is there, if that can be read: this member may be the only one that has it
+    /// right.
     ///
     /// # Errors
-    /// Errors of the member; an error if no other one can read them.
+    /// Errors of both members.
     pub(super) fn repair(
         &self,
         member: &GroupMember,
-        failed: &[u16],
+        right: u16,
         bytes: &Range<u64>,
         class: IoClass,
     ) -> Result<()> {
         let device = member.readable().ok_or_else(|| self.nobody())?;
-        let lane = Lane::to(device.as_ref(), class);
+        let source = self.member(right).and_then(|source| source.readable().cloned());
+        let source = source.ok_or_else(|| self.nobody())?;
+        let (lane, source) = (Lane::to(device.as_ref(), class), Lane::to(source.as_ref(), class));
         let block = BLOCK_BYTES as u64;
         let whole = bytes.start - bytes.start % block..bytes.end.next_multiple_of(block);
         let _turn = self.writes.begin_copy(whole.clone());
         let mut mended = AlignedBuf::scratch((whole.end - whole.start) as usize);
-        if self.read_any(failed, whole.start, &mut mended, class).is_err() {
-            let mut one = AlignedBuf::scratch(BLOCK_BYTES);
-            for (at, place) in (whole.start..).step_by(BLOCK_BYTES).zip(mended.chunks_mut(BLOCK_BYTES)) {
-                self.read_any(failed, at, &mut one, class)?;
-                place.copy_from_slice(&one);
-            }
-        }
+        source.read(whole.start, &mut mended)?;
         for rest in [whole.start..bytes.start, bytes.end..whole.end] {
             let mut here = AlignedBuf::scratch(BLOCK_BYTES);
             let first = rest.start - rest.start % block;
@@ -507,7 +509,8 @@ impl Group {
         lane.write(whole.start, &mended, false)
     }
 
-    /// Writes bytes at any offset. The rest of the blocks that they lie in stays on each member as it is there.
+    /// Writes bytes at any offset. The rest of the blocks that they lie in stays on each member as it is there; where that
+    /// cannot be read, it is as on another one.
     ///
     /// # Errors
     /// Errors of the devices, if no whole member has them.
@@ -521,14 +524,30 @@ impl Group {
         let members = self.members();
         note_lacking(&members, &blocks);
         let written = on_each(&members, class, |lane| {
-            let mut blocks = AlignedBuf::scratch(start + bytes.len());
-            lane.read(first, &mut blocks)?;
-            if let Some(place) = blocks.get_mut(start..start + bytes.len()) {
-                place.copy_from_slice(bytes);
-            }
-            lane.write(first, &blocks, false)
+            lane.write(first, &self.with_rest(lane, (first, start), bytes)?, false)
         });
         self.settle(written)
+    }
+
+    /// Returns the blocks from `first` on with these bytes, from the one at `start` on, and the rest as it is on a member.
+    fn with_rest(&self, lane: Lane<'_>, (first, start): (u64, usize), bytes: &[u8]) -> Result<AlignedBuf> {
+        let mut blocks = AlignedBuf::scratch(start + bytes.len());
+        let (end, len) = (start + bytes.len(), blocks.len());
+        let mut one = AlignedBuf::scratch(BLOCK_BYTES);
+        let ends = [(0, start > 0 || end < BLOCK_BYTES), (len - BLOCK_BYTES, end < len)];
+        for (at, _) in ends.into_iter().filter(|(_, has_rest)| *has_rest) {
+            let offset = first + at as u64;
+            // A member that cannot read is no reason to leave it out: it is to be mended.
+            lane.read(offset, &mut one)
+                .or_else(|error| self.read_any(&[], offset, &mut one, lane.class()).map_err(|_| error))?;
+            if let Some(place) = blocks.get_mut(at..at + BLOCK_BYTES) {
+                place.copy_from_slice(&one);
+            }
+        }
+        if let Some(place) = blocks.get_mut(start..end) {
+            place.copy_from_slice(bytes);
+        }
+        Ok(blocks)
     }
 
     /// Copies whole blocks to a device from one of `sources`; the reads are of the class of `to`, too.

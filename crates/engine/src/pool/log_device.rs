@@ -32,6 +32,7 @@ impl Pool {
     /// [`Pool::add_groups`].
     pub fn add_log_device(&self, devices: Vec<Arc<dyn Device>>) -> Result<()> {
         self.shared.check_writable()?;
+        devices.iter().for_each(|device| self.shared.devices.bound(device.as_ref()));
         check_members(devices.len())?;
         devices.iter().try_for_each(|device| check_size(OneDevice::of(device.as_ref())))?;
         if self.labels.log_group().is_some() {
@@ -39,8 +40,11 @@ impl Pool {
                 "the pool has a log device already: attach another one to it, or remove it first".into(),
             ));
         }
-        self.labels.add_log_device(devices)?;
-        self.checkpoint(false)
+        // As in `add_groups`.
+        self.without_stand_in(&[], || {
+            self.labels.add_log_device(devices)?;
+            self.checkpoint(false)
+        })
     }
 
     /// Begins to use a log device that a superblock names.

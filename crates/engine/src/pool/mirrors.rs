@@ -97,6 +97,7 @@ impl Pool {
     /// if another device takes the place of `beside`; [`Error::ReadOnly`]; errors of the devices. Then `beside` stays.
     pub fn attach(&self, beside: u16, new: Arc<dyn Device>, replace: bool) -> Result<u16> {
         self.shared.check_writable()?;
+        self.shared.devices.bound(new.as_ref());
         let one = OneDevice::of(new.as_ref());
         let group = self.check_attach(beside, (one.path(), one.size_bytes()), replace)?;
         let joining = Joining { replaces: replace.then_some(beside), birth: None };
@@ -115,12 +116,16 @@ impl Pool {
     /// checkpoint that is to count them: then the next one does.
     pub fn add_groups(&self, groups: Vec<Vec<Arc<dyn Device>>>) -> Result<()> {
         self.shared.check_writable()?;
+        groups.iter().flatten().for_each(|device| self.shared.devices.bound(device.as_ref()));
         for group in &groups {
             check_members(group.len())?;
             group.iter().try_for_each(|device| check_size(OneDevice::of(device.as_ref())))?;
         }
-        self.labels.add_groups(groups)?;
-        self.checkpoint(false)
+        // A split that is under way has chosen among the groups that there were.
+        self.without_stand_in(&[], || {
+            self.labels.add_groups(groups)?;
+            self.checkpoint(false)
+        })
     }
 
     /// Begins to use groups that count from a superblock of this epoch on.
@@ -248,6 +253,7 @@ impl Pool {
     /// [`Error::Invalid`] if it is another device than the pool's, or is in use; [`Error::ReadOnly`]; errors of labels.
     pub fn online(&self, device: Arc<dyn Device>) -> Result<u16> {
         self.shared.check_writable()?;
+        self.shared.devices.bound(device.as_ref());
         let here = Arc::clone(&device);
         self.without_stand_in(&[], || {
             let reopen = move |number| self.shared.devices.reopen(number, device);
@@ -419,3 +425,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

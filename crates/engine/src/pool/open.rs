@@ -145,7 +145,7 @@ impl Pool {
         let mut ops = Vec::new();
         let end = opening.scan(&mut ops, options.accept_loss)?;
         if !options.read_only {
-            opening.settle_lacks()?;
+            opening.settle_members(&assembled)?;
         }
         let pool = opening.finish(end, &ops, options)?;
         pool.load_spares(aside.clone())?;
@@ -230,9 +230,6 @@ impl OpeningPool {
         devices.set_roster(roster);
         if !options.read_only {
             labels.settle(&superblock)?;
-            // A member that is not here, or has not come as far, is not whole from here on (Y1).
-            assembled.changed.iter().try_for_each(|group| labels.change(*group))?;
-            labels.mend(assembled.superblock.exported)?;
         }
         let Superblock { addr, root: first, second, .. } = superblock;
         let placed = PlacedRecord { addr, first, second };
@@ -381,8 +378,12 @@ impl OpeningPool {
         Ok(end)
     }
 
-    /// Finds out what members of mirrors lack.
-    fn settle_lacks(&self) -> Result<()> {
+    /// Has labels tell which members are whole, and finds out what others lack. The log has been read by now: if that fails,
+    /// a member that is not here may be the one that has it, and is whole still when it is here again.
+    fn settle_members(&self, assembled: &Assembled) -> Result<()> {
+        // A member that is not here, or has not come as far, is not whole from here on (Y1).
+        assembled.changed.iter().try_for_each(|group| self.labels.change(*group))?;
+        self.labels.mend(self.superblock.exported)?;
         let read =
             |placed| read_placed(&self.devices, &self.segments, placed, "what a member of a mirror lacks");
         let stored = decode_all(self.root.lacks.iter().map(read));
@@ -680,3 +681,6 @@ impl Pool {
         self.dataset.sync()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -397,3 +397,6 @@ fn is_left_out(devices: &Devices, number: u16, error: &Error) -> bool {
     // Somebody else may have left it out meanwhile.
     devices.leave_out(number, error) || devices.state(number).is_none_or(|(_, state)| !state.is_written())
 }
+
+#[cfg(test)]
+mod tests;

@@ -137,13 +137,14 @@ struct StepFindings {
 }
 
 impl StepFindings {
-    /// Counts something that was wrong on one device, and was written again from its mirror.
-    fn mended(&mut self, error: &Error) {
+    /// Counts something that was wrong on one device, and right on its mirror: it was written again, and `is_right` then, or
+    /// that failed.
+    fn mended(&mut self, error: &Error, is_right: bool) {
         match error {
             Error::Corrupt { .. } => self.damaged += 1,
             _ => self.unreadable += 1,
         }
-        self.repaired += 1;
+        self.repaired += u64::from(is_right);
     }
 }
 
@@ -321,7 +322,7 @@ impl Pool {
                 }
                 let from = |mirror| segments.read_directory_copy(mirror, segment.id, at, copy).is_ok();
                 if mirror.is_some_and(from) {
-                    found.mended(&error);
+                    found.mended(&error, from(devices));
                     continue;
                 }
                 let place = (self.number_at(&error, part.extent.chunk.device), offset);
@@ -349,7 +350,7 @@ impl Pool {
                 continue;
             };
             if mirror.is_some_and(|mirror| self.verify_record(mirror, addr).is_ok()) {
-                found.mended(&error);
+                found.mended(&error, self.verify_record(devices, addr).is_ok());
                 continue;
             }
             let place = segments.try_locate(addr).map(|located| (located.device, located.offset));

@@ -266,3 +266,88 @@ fn bytes_within_blocks_are_written_on_each_member() {
     }
     assert_eq!(mirror.devices.path_of(0), Path::new("sim-0"));
 }
+
+#[test]
+fn a_copy_is_written_again_from_the_member_that_has_it_right() {
+    let mirror = mirror(&[Whole; 3]);
+    mirror.devices.write(0, 0, &block(7), true).unwrap();
+    [0, 2].iter().for_each(|device: &usize| mirror.sims[*device].write(0, &block(8), true).unwrap());
+    let span = Span { group: 0, offset: 0, len_bytes: BLOCK };
+    // From when it was found right, others read that member, too: another one has less to do.
+    let others = Mutex::new(Vec::new());
+    let verify = |bytes: &[u8], from: crate::device::ReadFrom<'_>| match bytes.iter().all(|byte| *byte == 7) {
+        true => {
+            others.lock().push(mirror.devices.only_copy(from.number.into()).plan(span)?);
+            Ok(from.number)
+        }
+        false => Err(Error::corrupt(from.path.display().to_string(), "another byte is there")),
+    };
+    assert_eq!(mirror.devices.read(span, verify).unwrap(), 1);
+    assert_eq!(*mirror.labels.corrected.lock(), [(0, true)]);
+    assert_eq!(mirror.on(0, 0), 7);
+}
+
+#[test]
+fn bytes_are_written_on_a_member_that_cannot_read_the_blocks_around_them() {
+    let mirror = mirror(&[Whole, Whole]);
+    mirror.sims[0].write(0, &block(1), true).unwrap();
+    mirror.sims[1].write(0, &block(2), true).unwrap();
+    mirror.sims[0].inject(InjectedFault { op: SimOp::Read, range: 0..BLOCK, skip: 0, times: u64::MAX });
+    mirror.devices.overwrite(0, 100, &[3; 50]).unwrap();
+    assert_eq!(mirror.states(), [Whole, Whole], "it has failed no write");
+    mirror.sims[0].clear_faults();
+    for device in 0..2 {
+        let mut buf = AlignedBuf::zeroed(BLOCK_BYTES);
+        mirror.sims[device].read(0, &mut buf).unwrap();
+        let expected = |at: usize| if (100..150).contains(&at) { 3 } else { 2 };
+        assert!(buf.iter().enumerate().all(|(at, byte)| *byte == expected(at)), "device {device}");
+    }
+}
+
+#[test]
+fn blocks_that_are_overwritten_as_a_whole_need_not_be_read() {
+    let mirror = mirror(&[Whole]);
+    mirror.sims[0].inject(InjectedFault {
+        op: SimOp::Read,
+        range: BLOCK..4 * BLOCK,
+        skip: 0,
+        times: u64::MAX,
+    });
+    mirror.devices.overwrite(0, 100, &[3; 3 * BLOCK_BYTES + BLOCK_BYTES - 100]).unwrap();
+    mirror.sims[0].clear_faults();
+    assert_eq!([0, 1, 2, 3].map(|at| mirror.on(0, at * BLOCK)), [0, 3, 3, 3]);
+    mirror.fail(0, SimOp::Read);
+    assert!(mirror.devices.overwrite(0, 100, &[4; 50]).is_err(), "nobody knows what is around them");
+}
+
+#[test]
+fn nothing_is_acknowledged_while_a_member_is_being_left_out() {
+    let sims = [0, 1].map(|seed| Arc::new(SimDevice::new(DEVICE_BYTES_MIN, seed)));
+    let members = sims.into_iter().zip(0..).map(|(sim, number)| GroupMember::open(number, sim, Whole));
+    let (group, labels) = (Group::new(0, members), RecordedStates::default());
+    std::thread::scope(|scope| {
+        // As `leave_out` does on another thread: writes that begin now go to the other member alone.
+        let members = group.peers.members.write();
+        members[1].set_state(Faulted);
+        let recorded = scope.spawn(|| group.record(Some(&labels)));
+        for _ in 0..100_000 {
+            if recorded.is_finished() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        group.changes.fetch_add(1, Ordering::SeqCst);
+        drop(members);
+        recorded.join().unwrap().unwrap();
+    });
+    assert_eq!(labels.recorded.load(Ordering::SeqCst), 1, "the labels do not tell of it");
+}
+
+#[test]
+fn one_step_tries_to_read_no_more_than_a_region_that_nobody_can_read() {
+    let mirror = mirror(&[Whole, Filling]);
+    mirror.fail(0, SimOp::Read);
+    mirror.devices.set_lacking(1, std::iter::once(0..3));
+    assert_eq!(mirror.devices.fill_next(1, &[], &|_| true).unwrap(), Some(0));
+    assert_eq!(mirror.devices.lacking(1).len(), 2);
+}

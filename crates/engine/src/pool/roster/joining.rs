@@ -47,6 +47,9 @@ impl Labels {
             }
             table.members.push(MemberEntry { number, state: MemberState::Filling, leaves: false, birth });
             table.members.sort_by_key(|entry| entry.number);
+            // A checkpoint may give it a superblock before any other label tells of it. If the power goes then, its table is
+            // the next one of its group, and none of a half that went on separately.
+            table.advance(|epoch| self.salt.wrapping_add(epoch));
             let membership = table.clone();
             let size_bytes = state.sizes.get(usize::from(group)).copied().unwrap_or_default();
             let guid = self.common.pool.of_device(number);

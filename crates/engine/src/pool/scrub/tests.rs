@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use super::{Scrub, ScrubState, ScrubStatus};
 use crate::device::{Device, InjectedFault, SimDevice, SimOp};
-use crate::pool::Pool;
 use crate::pool::testing::{PAGE, fresh, open, write};
+use crate::pool::{CreateOptions, DeviceState, Guid, OpenOptions, Pool, create_groups_on};
 use crate::{Addr, Error};
 
 const PAGES: u64 = 1400;
@@ -167,4 +167,26 @@ fn what_is_stored_is_read_back_and_nonsense_is_refused() {
     {
         assert_eq!(Scrub::decode(text), None, "{text}");
     }
+}
+
+#[test]
+fn a_copy_that_cannot_be_written_again_is_not_repaired() {
+    let sims: Vec<_> = (1..3).map(|seed| Arc::new(SimDevice::new(192 << 20, seed))).collect();
+    let devices: Vec<_> = sims.iter().map(|sim| Arc::clone(sim) as Arc<dyn Device>).collect();
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"wrong on one one") };
+    create_groups_on("tank", std::slice::from_ref(&devices), &options).unwrap();
+    let pool =
+        Pool::open_on(devices, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }).unwrap();
+    write(&pool, 0..10, 1);
+    let mut ptrs = [None];
+    pool.version("").unwrap().tree.pages(4, 2, &mut ptrs).unwrap();
+    let place = pool.shared.segments.locate(&pool.shared.devices, ptrs[0].unwrap().addr).unwrap();
+    let range = place.offset..place.offset + u64::from(place.len_bytes);
+    // A write that fails may mend some of them.
+    range.clone().step_by(512).for_each(|offset| sims[1].flip_bit(offset, 1));
+    sims[1].inject(InjectedFault { op: SimOp::Write, range, skip: 0, times: u64::MAX });
+    pool.scrub_start(7, 0).unwrap();
+    let status = to_the_end(&pool);
+    assert_eq!((status.damaged, status.repaired), (1, 0), "{status:?}");
+    assert!(pool.device_status().iter().all(|device| device.state == DeviceState::Online));
 }

@@ -133,6 +133,7 @@ impl Pool {
         }
         let tables = self.labels.tables();
         for device in aside {
+            self.shared.devices.bound(device.as_ref());
             let id = self.id_of_spare(OneDevice::of(device.as_ref()), &state.all, &tables);
             let spare = state.all.iter_mut().find(|spare| Some(spare.record.id) == id);
             match spare.filter(|spare| spare.device.is_none()) {
@@ -220,6 +221,7 @@ impl Pool {
         let smallest = (0..self.labels.counted()).map(|group| self.labels.group_bytes(group)).min();
         let mut new: Vec<Spare> = Vec::new();
         for device in devices {
+            self.shared.devices.bound(device.as_ref());
             let one = OneDevice::of(device.as_ref());
             check_size(one)?;
             let (path, has) = (one.path(), one.size_bytes());
@@ -320,6 +322,7 @@ impl Pool {
     pub fn online_spare(&self, device: &Arc<dyn Device>) -> Result<bool> {
         self.shared.check_writable()?;
         let _turn = self.spares.turn.lock();
+        self.shared.devices.bound(device.as_ref());
         let one = OneDevice::of(device.as_ref());
         let all = self.spares.state.lock().all.clone();
         let Some(id) = self.id_of_spare(one, &all, &self.labels.tables()) else { return Ok(false) };
