@@ -158,7 +158,11 @@ impl Pool {
         if self.shared.check_writable().is_err() || !self.log.lock().writer.wants_attest() {
             return Ok(());
         }
-        self.prepare_commit()?;
+        match self.prepare_commit() {
+            // The checkpoint that comes next states it, too.
+            Err(Error::NoSpace(_)) => return Ok(()),
+            prepared => prepared?,
+        }
         let attested = self.flushes.flush().and_then(|()| {
             let mut log = self.log.lock();
             let Some(appended) = log.writer.attest()? else { return Ok(()) };
