@@ -163,6 +163,10 @@ impl Pool {
             return Ok(None);
         };
         let mut state = self.maintenance.lock();
+        if self.shared.check_writable().is_err() {
+            // The pool was exported meanwhile.
+            return Ok(None);
+        }
         // It may have been kept meanwhile.
         if !self.known_group(group).unwrap_or(false) {
             return Ok(Some(0));
