@@ -345,6 +345,33 @@ fn a_device_that_replaces_the_log_device_has_all_from_then_on() {
     }
 }
 
+/// Where the log goes on, a device that comes back has a part of a batch of an earlier turn. What is behind the beginning of
+/// that batch is not hidden by it.
+#[test]
+fn a_half_of_the_log_device_that_was_away_hides_nothing_by_what_it_had_before() {
+    let all = fresh_with_log(1, 2);
+    let pool = open(&all);
+    for version in 0..3 {
+        write(&pool, 0..100, version);
+    }
+    drop(pool);
+    // The log device is filled from its start on again.
+    let pool = open(&all);
+    pool.offline(2).unwrap();
+    write(&pool, 0..100, 3);
+    pool.online(Arc::clone(&all[2]) as Arc<dyn Device>).unwrap();
+    fill(&pool);
+    assert_eq!(states(&pool), [DeviceState::Online; 3]);
+    for version in 4..10 {
+        write(&pool, 0..3, version);
+        let after = without_unflushed(&[Arc::clone(&all[0]), Arc::clone(&all[2])]);
+        let again = open(&after);
+        has(&again, 0..3, version);
+        has(&again, 3..100, 3);
+        is_sound(&again);
+    }
+}
+
 #[test]
 fn a_log_device_is_added_and_removed_while_the_pool_is_used() {
     let all = fresh(2, 1);

@@ -450,6 +450,20 @@ fn a_reservation_keeps_others_out() {
     settle(&pool);
 }
 
+/// With what the dataset above holds, such a reservation is more bytes than a number has.
+#[test]
+fn a_reservation_of_more_than_can_be_counted_is_refused() {
+    let (_device, pool) = fresh(160);
+    pool.create_dataset("mine", 1).unwrap();
+    write_page(&*pool.dataset(), 1, 0, &noise(1)).unwrap();
+    settle(&pool);
+    for bytes in [u64::MAX, u64::MAX - 1] {
+        assert!(matches!(set(&pool, "mine", "reservation", bytes), Err(Error::NoSpace(_))), "{bytes}");
+    }
+    write_page(&*pool.dataset(), 1, 1, &noise(2)).unwrap();
+    settle(&pool);
+}
+
 #[test]
 fn a_reservation_counts_against_quotas_above() {
     let (_device, pool) = fresh(256);

@@ -73,7 +73,9 @@ impl Pool {
         self.shared.throttle.start();
         self.shared.devices.write_behind_by_thread(true);
         for (name, work) in [
-            ("commit", Self::commit_loop as fn(&Self)),
+            // Others wait for it, and so it comes first: the next one may not be startable.
+            ("write-behind", (|pool| pool.shared.devices.serve_writes_behind()) as fn(&Self)),
+            ("commit", Self::commit_loop),
             ("maintenance", Self::maintenance_loop),
             ("learning", Self::learning_loop),
             ("scrub", Self::scrub_loop),
@@ -81,7 +83,6 @@ impl Pool {
             ("trim", Self::trim_loop),
             ("sync-0", Self::committer_loop),
             ("sync-1", Self::committer_loop),
-            ("write-behind", |pool: &Self| pool.shared.devices.serve_writes_behind()),
         ] {
             let pool = Arc::clone(self);
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&pool));
@@ -158,7 +159,11 @@ impl Pool {
         if self.shared.check_writable().is_err() || !self.log.lock().writer.wants_attest() {
             return Ok(());
         }
-        self.prepare_commit()?;
+        match self.prepare_commit() {
+            // The checkpoint that comes next states it, too.
+            Err(Error::NoSpace(_)) => return Ok(()),
+            prepared => prepared?,
+        }
         let attested = self.flushes.flush().and_then(|()| {
             let mut log = self.log.lock();
             let Some(appended) = log.writer.attest()? else { return Ok(()) };

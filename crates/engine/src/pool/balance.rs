@@ -223,6 +223,10 @@ impl Pool {
         }
         let (moved, work_ns) = {
             let mut state = self.maintenance.lock();
+            if self.shared.check_writable().is_err() {
+                // The pool was exported meanwhile.
+                return Ok(None);
+            }
             let begun = Instant::now();
             if !self.labels.leaving().is_empty() {
                 self.balance.lock().status.obstacle = Some(Obstacle::Removal);

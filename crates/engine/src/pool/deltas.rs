@@ -401,8 +401,9 @@ impl Pool {
         let mut log = self.log.lock();
         self.check_failed()?;
         let gate = self.shared.gate.write();
-        if dataset.takes_no_changes.load(Ordering::Relaxed) {
-            // The dataset was destroyed meanwhile.
+        let is_exported = self.shared.read_only.load(Ordering::Relaxed);
+        if is_exported || dataset.takes_no_changes.load(Ordering::Relaxed) {
+            // The pool was exported, or the dataset destroyed, meanwhile.
             return Ok(0);
         }
         let mut stored = 0;

@@ -241,7 +241,7 @@ impl Pool {
     /// that are there. A durable commit takes along those who wait by the quiesce point; `alone` is true if it was
     /// for one caller only before.
     fn lead(&self, target: u64, durable: Option<(&mut Vec<Synced>, bool)>) -> Result<u64> {
-        self.prepare_commit()?;
+        self.prepare_accepted(target)?;
         let mut log = self.log.lock();
         self.check_failed()?;
         if self.committed.load(Ordering::Acquire) >= target {

@@ -1,11 +1,14 @@
 //! Moves what lies in chunks to others, for those who want it elsewhere: a pass like the cleaner's ([`super::clean`]) that
 //! gains no chunk, and so may fill only chunks that are spare beyond all that is promised (A1).
 
+use std::cell::RefCell;
+
 use super::clean::CleanPlan;
 use super::pack::Packer;
 use super::{Maintenance, Pool};
-use crate::dataset::count;
+use crate::dataset::{RoomRequest, count};
 use crate::device::IoClass;
+use crate::space::Chunk;
 use crate::{Error, Result};
 
 /// Largest number of chunks that a pass fills: its checkpoint comes soon, and readers and writers get the devices in between.
@@ -42,25 +45,29 @@ impl Pool {
         onto: Option<u16>,
         plan: &dyn Fn(&Maintenance, u64) -> CleanPlan,
     ) -> Result<Moved> {
-        let mut outputs = self.shared.spare_chunks().min(PASS_CHUNKS_MAX);
+        let mut most = PASS_CHUNKS_MAX;
         loop {
-            if outputs == 0 {
+            let Some(aside) = self.set_aside(onto, most) else {
                 return Ok(if self.gain_room(state)? { Moved::Bytes(0) } else { Moved::NoRoom });
-            }
+            };
+            let outputs = aside.len() as u64;
             let plan = plan(state, outputs);
-            if plan.sources.is_empty() {
-                return Ok(Moved::Nothing);
-            }
-            let records = Packer::new(self, state.cleaner.begun).onto(onto);
-            let copies = Packer::of_copies(self, state.copies.begun).of_class(IoClass::Cleaning).onto(onto);
-            match self.pack_planned(state, &plan, records, copies) {
+            let aside = RefCell::new(aside);
+            let packed = (!plan.sources.is_empty()).then(|| {
+                let records = Packer::new(self, state.cleaner.begun).into_chunks(&aside);
+                let copies = Packer::of_copies(self, state.copies.begun).of_class(IoClass::Cleaning);
+                self.pack_planned(state, &plan, records, copies.into_chunks(&aside))
+            });
+            aside.take().into_iter().for_each(|chunk| self.chunks.put_back(chunk));
+            match packed {
+                None => return Ok(Moved::Nothing),
                 // More had to be written than was expected of these chunks.
-                Err(Error::NoSpace(_)) => outputs /= 2,
-                Err(error) => {
+                Some(Err(Error::NoSpace(_))) => most = outputs / 2,
+                Some(Err(error)) => {
                     self.shared.fail(&error);
                     return Err(error);
                 }
-                Ok(report) => {
+                Some(Ok(report)) => {
                     count(&self.shared.counters.moved_bytes, report.written_bytes);
                     self.checkpoint_locked(state, false)?;
                     self.restore_room(state)?;
@@ -68,6 +75,23 @@ impl Pool {
                 }
             }
         }
+    }
+
+    /// Takes up to `most` chunks that are spare, of the group `onto` if one is given: from then on nobody else is promised
+    /// them. Returns `None` if none is spare; there may be spare ones, and none of that group.
+    fn set_aside(&self, onto: Option<u16>, most: u64) -> Option<Vec<Chunk>> {
+        let mut aside = Vec::new();
+        while (aside.len() as u64) < most && self.shared.spare_chunks() > 0 {
+            let taken = onto.map_or_else(|| self.chunks.allocate(), |group| self.chunks.allocate_on(group));
+            let Ok(chunk) = taken else { return Some(aside) };
+            // Somebody may have been promised it meanwhile: whoever asks from now on finds it taken.
+            if !self.shared.has_room(RoomRequest::NONE) {
+                self.chunks.put_back(chunk);
+                break;
+            }
+            aside.push(chunk);
+        }
+        (!aside.is_empty()).then_some(aside)
     }
 
     /// Has the cleaner and second copies go on in other chunks, if those that they have begun are of such groups.
@@ -80,3 +104,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Packs records into chunks, one segment after the other: survivors of cleaned segments, and second copies.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::Pool;
@@ -77,8 +78,8 @@ pub(super) struct Packer<'a> {
     /// True if chunks come from those that the cleaner keeps, which has them back by the next checkpoint
     /// ([`crate::space::Chunks::lend`]).
     lent: bool,
-    /// The group whose chunks it begins; `None` if any will do.
-    onto: Option<u16>,
+    /// The chunks that it may begin, which were set aside for it; `None` if any will do.
+    aside: Option<&'a RefCell<Vec<Chunk>>>,
     /// Chunks that were begun. Each has a user of its own until the caller has given their parts to segments.
     pub(super) chunks: Vec<Chunk>,
     /// Number of these chunks that had been begun before.
@@ -108,7 +109,7 @@ impl<'a> Packer<'a> {
             output: begun.map(Output::begin),
             twice,
             lent: false,
-            onto: None,
+            aside: None,
             chunks,
             begun: None,
             written_bytes: 0,
@@ -128,9 +129,9 @@ impl<'a> Packer<'a> {
         self
     }
 
-    /// Makes the packer begin chunks of this group, or of any if it is `None`.
-    pub(super) fn onto(mut self, group: Option<u16>) -> Self {
-        self.onto = group;
+    /// Makes the packer begin these chunks alone, the last ones first. It takes those that it begins.
+    pub(super) fn into_chunks(mut self, aside: &'a RefCell<Vec<Chunk>>) -> Self {
+        self.aside = Some(aside);
         self
     }
 
@@ -141,8 +142,9 @@ impl<'a> Packer<'a> {
 
     fn open(&mut self) -> Result<Output> {
         let chunks = &self.pool.chunks;
-        let chunk = match self.onto {
-            Some(group) => chunks.allocate_on(group)?,
+        let none_left = || Error::NoSpace("no chunk is left of those that were set aside".into());
+        let chunk = match self.aside {
+            Some(aside) => aside.borrow_mut().pop().ok_or_else(none_left)?,
             None if self.lent => chunks.lend()?,
             None => chunks.allocate()?,
         };

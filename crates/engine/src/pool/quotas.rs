@@ -132,8 +132,8 @@ fn balance(datasets: &SpaceByDataset) -> Balance {
         let (Some(dataset), Some(own)) = (datasets.get(&id), held.get(&id).copied()) else { continue };
         let charge = own.max(dataset.limits.reservation);
         match above.and_then(|above| held.get_mut(&above)) {
-            Some(held) => *held += charge,
-            None => charged_bytes += charge,
+            Some(held) => *held = held.saturating_add(charge),
+            None => charged_bytes = u64::saturating_add(charged_bytes, charge),
         }
         for (bound, limit) in dataset.limits.quotas() {
             let taken = match bound {

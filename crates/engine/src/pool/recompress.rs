@@ -361,7 +361,7 @@ impl Pool {
         }
         {
             let mut log = self.log.lock();
-            self.check_failed()?;
+            self.shared.check_writable()?;
             if log.writer.position().segment == *last {
                 if self.shared.spare_chunks() == 0 {
                     // The last few MiB then stay as they are.

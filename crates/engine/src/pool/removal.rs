@@ -106,6 +106,8 @@ impl Pool {
         loop {
             let mut state = self.maintenance.lock();
             self.fits_without(group)?;
+            // The log takes no chunk before it is known that the other groups have some.
+            let log = self.log.lock();
             self.chunks.close_device(group);
             self.count_chunks();
             self.note_kept(&state);
@@ -113,6 +115,7 @@ impl Pool {
                 return Ok(());
             }
             self.reopen_group(&state, group);
+            drop(log);
             if self.clean_pass(&mut state, self.wanted_gain())?.is_none() {
                 return Err(Error::NoSpace("the other devices have no chunk to gain".into()));
             }
@@ -163,6 +166,10 @@ impl Pool {
             return Ok(None);
         };
         let mut state = self.maintenance.lock();
+        if self.shared.check_writable().is_err() {
+            // The pool was exported meanwhile.
+            return Ok(None);
+        }
         // It may have been kept meanwhile.
         if !self.known_group(group).unwrap_or(false) {
             return Ok(Some(0));
@@ -250,3 +257,6 @@ impl Pool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

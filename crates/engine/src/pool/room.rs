@@ -29,6 +29,17 @@ impl Pool {
         self.prepare_commit_of(0)
     }
 
+    /// As [`Pool::prepare_commit`], for a commit of the first `target` changes that were accepted, which is not refused: they
+    /// have their chunks (A1). Where there is nothing to gain, its padding may take of the cleaner's.
+    pub(super) fn prepare_accepted(&self, target: u64) -> Result<()> {
+        match self.prepare_commit() {
+            // A checkpoint that was made in search of room has committed them.
+            Err(Error::NoSpace(_)) if self.committed.load(Ordering::Acquire) >= target => Ok(()),
+            Err(Error::NoSpace(_)) if self.shared.has_room_without_kept(commit_of(0)) => Ok(()),
+            prepared => prepared,
+        }
+    }
+
     /// As [`Pool::prepare_commit`], for a commit of which `redo_bytes` are not accepted yet.
     pub(super) fn prepare_commit_of(&self, redo_bytes: u64) -> Result<()> {
         if self.shared.read_only.load(Ordering::Relaxed) {
@@ -182,9 +193,40 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::super::OpenOptions;
-    use super::super::testing::{fresh, open_with, write};
+    use super::super::testing::{PAGE, fresh, open_with, page, write};
     use super::*;
+    use crate::dataset::Change;
     use crate::segment::PageIds;
+
+    /// A database that is told by an fsync that there is no space stops. What was accepted has its chunks (A1).
+    #[test]
+    fn what_was_accepted_is_committed_where_nothing_is_left_to_gain() {
+        let (device, pool) = fresh();
+        write(&pool, 0..64, 0);
+        pool.export().unwrap();
+        drop(pool);
+        let pool = open_with(&device, &OpenOptions::default()).unwrap();
+        let accept = |at: u64| {
+            let (offset, data) = (at * u64::from(PAGE), page(at, 1));
+            let change = Change::Write { object: 4, record_size: PAGE, offset, data: &data };
+            pool.dataset().apply(&[change]).unwrap();
+        };
+        let room = &pool.shared.room;
+        // The cleaner has come to need all that is spare, and there was no commit since the last checkpoint.
+        accept(0);
+        room.clean_chunks.fetch_add(pool.shared.spare_chunks() + 1, Ordering::Relaxed);
+        assert!(!pool.shared.has_room(RoomRequest::NONE));
+        pool.sync().unwrap();
+        // Somebody asks for more than there is, and a checkpoint is made for it.
+        pool.checkpoint(false).unwrap();
+        accept(1);
+        let grown_bytes = pool.shared.spare_chunks() * CHUNK_BYTES;
+        room.grown_bytes.fetch_add(grown_bytes, Ordering::Relaxed);
+        assert!(!pool.shared.has_room(RoomRequest::NONE));
+        pool.sync().unwrap();
+        room.grown_bytes.fetch_sub(grown_bytes, Ordering::Relaxed);
+        assert!(pool.shared.has_room(RoomRequest::NONE));
+    }
 
     /// A writer that finds no room asks for it, and then reserves it. If it asked for less than it reserves, it would
     /// ask again and again, and get the same answer.

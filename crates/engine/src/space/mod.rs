@@ -319,6 +319,20 @@ impl Chunks {
         Ok(state.give(device, index))
     }
 
+    /// Puts a chunk back that was given out and to which nothing was written: it is free at once.
+    pub(crate) fn put_back(&self, chunk: Chunk) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let used = state.users.get(chunk).is_some_and(|users| *users > 0);
+        if used
+            && state.user(chunk, -1) == 0
+            && let Some(free) = state.free.get_mut(usize::from(chunk.device))
+        {
+            free.insert(chunk.index);
+            state.trims.freed(chunk);
+        }
+    }
+
     /// Adds a user to a chunk, taking it out of the free ones.
     pub(crate) fn retain(&self, chunk: Chunk) {
         let mut state = self.state.lock();

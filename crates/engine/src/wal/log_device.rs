@@ -181,8 +181,11 @@ impl LoggedBatches {
                     self.flushed = self.flushed.max(header.flushed.get().min(header.number.get()));
                 }
                 let (len_bytes, checksum) = (batch.padded_bytes(), batch.checksum());
-                // No batch begins within another one: there are records, which hold what users have written.
-                next = at + len_bytes as usize;
+                // No batch begins within another one: there are records, which hold what users have written. But of one that
+                // is damaged newer ones may have taken the place, on a device that was away for a while.
+                if batch.is_whole() {
+                    next = at + len_bytes as usize;
+                }
                 self.found.entry(key).or_default().push(Found {
                     offset,
                     copy,

@@ -162,12 +162,13 @@ impl LogWriter {
         self.attested_batch = self.attested_batch.max(number);
     }
 
-    /// Appends an empty batch, which tells that those before it were flushed. Returns `None` if they were not.
+    /// Appends an empty batch, which tells that those before it were flushed. Returns `None` if they were not, or if that
+    /// is told already.
     ///
     /// # Errors
     /// Those of [`LogWriter::append`].
     pub(crate) fn attest(&mut self) -> Result<Option<Appended>> {
-        if self.flushes.flushed_batch() < self.position.batch {
+        if !self.wants_attest() || self.flushes.flushed_batch() < self.position.batch {
             return Ok(None);
         }
         let appended = self.append(0, &[], 0, |_| Vec::new(), true)?;

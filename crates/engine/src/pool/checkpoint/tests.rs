@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use crate::device::{Device, InjectedFault, SimDevice, SimOp};
-use crate::pool::testing::write;
+use crate::pool::recompress::{PageRange, RecompressReport, targets};
+use crate::pool::testing::{PAGE, fresh, write};
 use crate::pool::{CreateOptions, Guid, OpenOptions, Pool, create_with_log_on};
 use crate::{Error, Result};
 
@@ -55,4 +56,20 @@ fn a_pool_whose_last_checkpoint_failed_is_never_taken_for_closed() {
         assert!(matches!(pool.export(), Err(Error::Failed(_))));
         assert!(matches!(pool.set_property("user:a", Some("on")), Err(Error::Failed(_))));
     }
+}
+
+/// Whoever has waited for a lock meanwhile writes nothing: the next opening may have begun.
+#[test]
+fn nothing_is_logged_behind_the_last_checkpoint() {
+    let (_, pool) = fresh();
+    write(&pool, 0..600, 1);
+    let range = PageRange { object: 4, from: 0, to: u64::MAX };
+    let found = targets(&pool.dataset, &[range], (0, 0), 600, &mut RecompressReport::default()).unwrap();
+    assert_eq!(found.len(), 600);
+    pool.export().unwrap();
+    let before = pool.log.lock().writer.position();
+    assert_eq!(pool.store_in_full(&pool.dataset, (4, PAGE), &[0, 1]).unwrap(), 0);
+    assert!(matches!(pool.plan(&pool.dataset, &[range], &found).map(drop), Err(Error::ReadOnly(_))));
+    assert!(pool.log.lock().writer.attest().unwrap().is_none());
+    assert_eq!(pool.log.lock().writer.position(), before);
 }
