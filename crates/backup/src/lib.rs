@@ -64,7 +64,7 @@ mod store;
 mod upload;
 mod verify;
 
-pub use archive::timeline::{ClusterLog, Line, Reach, Stretch};
+pub use archive::timeline::{ClusterLog, Line, Reach, Stretch, UnreadableHistory};
 pub use archive::{Archived, LogFile, PrunedLogs, Pushed};
 pub use binlog::{
     ArchivedPart, Binlog, BinlogLine, BinlogName, BinlogPart, BinlogPlace, Event, PartFacts, Role, Scan,

@@ -7,7 +7,7 @@ use pagefold_codec::testing::innodb::{InnodbTable, index_page};
 use pagefold_codec::testing::sqlite::{Tree, overflow_page, tree_page};
 use pagefold_codec::testing::{Keys, Random, Schema, btree_page, heap_page};
 use pagefold_engine::dataset::{Attempt, Change};
-use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
 use pagefold_engine::pool::{CreateOptions, Guid, LearnOptions, Learned, OpenOptions, Pool, create_on};
 use pagefold_engine::record::model_of;
 
@@ -280,6 +280,26 @@ fn a_drop_that_no_checkpoint_kept_is_undone() {
     assert!(first > 4, "the cleaning pass was never interrupted");
     assert!(outcomes[..first].iter().all(|outcome| *outcome == (true, 2)), "{outcomes:?}");
     assert_eq!(outcomes.last(), Some(&(false, 1)), "the model is kept for nothing");
+}
+
+/// It is not known whether such an object still has pages: its model stays, and the pool goes on.
+#[test]
+fn entries_that_cannot_be_read_do_not_end_checkpoints() {
+    let bench = ModelBench::new();
+    bench.write(5, &heap(2, PAGES));
+    bench.write(6, &btree(3, PAGES));
+    assert!([bench.learn(), bench.learn()].iter().all(Option::is_some));
+    bench.pool.export().unwrap();
+    let bench = bench.crash();
+    // Both copies of the first node that it needs: that of an object's usage.
+    bench.device.inject(InjectedFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: 2 });
+    let made = bench.pool.checkpoint(false);
+    bench.device.clear_faults();
+    made.unwrap();
+    assert_eq!(bench.pool.faults().devices[0].reads, 2);
+    assert_eq!(bench.assert_sound(), 2);
+    bench.write(5, &heap(4, PAGES));
+    assert_eq!(bench.models_of(5, PAGES), [(1, PAGES)].into());
 }
 
 #[test]

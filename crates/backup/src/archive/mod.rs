@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use self::model::{Kept, LEARN_BYTES_MIN, is_better, share};
 use self::object::{FIXED_BYTES, File, Head};
-use self::timeline::{ClusterLog, History, Line};
+use self::timeline::{ClusterLog, History, Line, UnreadableHistory};
 use crate::commit::{Backup, Cluster, Floor};
 use crate::error::{Error, Result};
 use crate::limits::{READS, WAL_FILE_BYTES_MAX, WAL_HEAD_BYTES_MAX, WAL_OBJECT_BYTES_MAX};
@@ -268,25 +268,65 @@ impl Repository {
             .flat_map(|backup| backup.clusters.iter().flatten())
             .find(|cluster| cluster.system == system)
             .map(|cluster| cluster.segment_bytes);
-        let segment_bytes = match (of_backup, segments.first()) {
-            (Some(bytes), _) => bytes,
-            (None, Some(first)) => self.log_heads(&[*first])?.first().map_or(0, |head| head.segment_bytes),
-            (None, None) => 0,
+        let segment_bytes = match of_backup {
+            Some(bytes) => bytes,
+            None => self.segment_bytes(&segments)?,
         };
-        let mut histories = Vec::new();
+        let (mut histories, mut unreadable) = (Vec::new(), Vec::new());
         for file in files.iter().filter(|file| file.name.part == Part::History) {
-            let content = self.fetch_log(system, &file.name)?.unwrap_or_default();
-            let history = History::parse(file.name.timeline, &content);
-            histories.push(history.ok_or_else(|| {
-                Error::damaged(file.path(), "it does not tell where timelines begin, as such a file does")
-            })?);
+            match self.history(file) {
+                Ok(history) => histories.extend(history),
+                Err(Error::Damaged { detail, .. }) => {
+                    unreadable.push(UnreadableHistory { name: file.name, what: detail });
+                }
+                Err(error) => return Err(error),
+            }
         }
-        let mut log = ClusterLog::of(system, segment_bytes.into(), files, histories, backups);
+        let found = (histories, unreadable);
+        let mut log = ClusterLog::of(system, segment_bytes.into(), files, found, backups);
         let mut known = BTreeMap::new();
         for line in &mut log.lines {
             self.find_time(&segments, line, &mut known)?;
         }
         Ok(log)
+    }
+
+    /// Returns an archived history of a timeline; `None` if it is not there any more.
+    fn history(&self, file: &Archived) -> Result<Option<History>> {
+        let Some(content) = self.fetch_log(file.system, &file.name)? else { return Ok(None) };
+        let history = History::parse(file.name.timeline, &content);
+        let bad =
+            || Error::damaged(file.path(), "it does not tell where timelines begin, as such a file does");
+        history.ok_or_else(bad).map(Some)
+    }
+
+    /// Returns the bytes of a segment, as the first head tells that can be read; 0 if none can.
+    fn segment_bytes(&self, segments: &[Archived]) -> Result<u32> {
+        for segment in segments {
+            match self.log_heads(std::slice::from_ref(segment)) {
+                Ok(heads) => return Ok(heads.first().map_or(0, |head| head.segment_bytes)),
+                Err(Error::Damaged { .. } | Error::Missing { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(0)
+    }
+
+    /// Returns the ends of the last transactions in segments, several at once; `None` for those without one, and for
+    /// those whose heads cannot be read: `verify` tells of these.
+    fn last_times(&self, segments: &[Archived]) -> Result<Vec<Option<i64>>> {
+        let last = |head: &Head| head.times.map(|(_, last)| last);
+        match self.log_heads(segments) {
+            Ok(heads) => Ok(heads.iter().map(last).collect()),
+            Err(Error::Damaged { .. } | Error::Missing { .. }) => match segments {
+                [_] => Ok(vec![None]),
+                _ => segments.iter().try_fold(Vec::new(), |mut all, one| {
+                    all.append(&mut self.last_times(std::slice::from_ref(one))?);
+                    Ok(all)
+                }),
+            },
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns how far a cluster of a backup can be restored along a timeline, or along the newest one, as
@@ -301,7 +341,16 @@ impl Repository {
         cluster: &Cluster,
         timeline: Option<u32>,
     ) -> Result<Option<Line>> {
-        let Some(mut line) = log.line(backup, cluster, timeline) else { return Ok(None) };
+        let found = log.line(backup, cluster, timeline);
+        if let Some(hidden) = log.hidden(found.as_ref().map(|line| line.timeline), timeline) {
+            let UnreadableHistory { name, what } = hidden;
+            let detail = format!(
+                "{what}; so it is not known whether backup {} leads to timeline {}",
+                backup.number, name.timeline
+            );
+            return Err(Error::damaged(path(log.system, name), detail));
+        }
+        let Some(mut line) = found else { return Ok(None) };
         let mut files = self.logs()?;
         files.retain(|file| file.system == log.system && file.name.part == Part::Segment);
         self.find_time(&files, &mut line, &mut BTreeMap::new())?;
@@ -325,8 +374,8 @@ impl Repository {
                 .filter(|name| !known.contains_key(*name))
                 .filter_map(|name| files.get(find(name)?).copied())
                 .collect();
-            for (file, head) in unread.iter().zip(self.log_heads(&unread)?) {
-                known.insert(file.name, head.times.map(|(_, last)| last));
+            for (file, last) in unread.iter().zip(self.last_times(&unread)?) {
+                known.insert(file.name, last);
             }
             line.until_us = some.iter().find_map(|name| known.get(name).copied().flatten());
             if line.until_us.is_some() || some.is_empty() {
@@ -376,6 +425,9 @@ impl Repository {
             Err(error) => return checked.note(0, error),
         };
         for log in &logs {
+            for UnreadableHistory { name, what } in &log.unreadable {
+                checked.note(0, Error::damaged(path(log.system, name), what))?;
+            }
             for missing in log.missing() {
                 checked.note(0, Error::Missing { object: path(log.system, &missing) })?;
             }

@@ -365,6 +365,53 @@ fn a_recovery_that_ended_before_its_timeline_began_is_followed() {
     assert_eq!(told, [(3, Some(9 << 20), None), (2, Some(8 << 20), None)]);
 }
 
+/// The history of a timeline that is damaged hides that timeline, and no other one.
+#[test]
+fn a_history_or_a_segment_that_cannot_be_read_hides_nothing_else() {
+    let (memory, repository) = repository(None);
+    for (timeline, numbers) in [(1, 1..7), (2, 4..9)] {
+        for number in numbers {
+            push(&repository, SYSTEM, &segment(timeline, number), b"x").unwrap();
+        }
+    }
+    push(&repository, SYSTEM, "00000002.history", b"1\t0/480000\twhy\n").unwrap();
+    push(&repository, 8, &segment(1, 1), b"of a cluster without a backup").unwrap();
+    let early = backup(1, 1, 2 << 20, 15);
+    with_backups(&repository, std::slice::from_ref(&early));
+    let list = || repository.cluster_logs(&repository.backups().unwrap()).unwrap();
+    assert_eq!(list()[0].lines[0].timeline, 2);
+    let damage = |system, name: &str| {
+        let place = Path::from(path(system, &Name::parse(name).unwrap()));
+        repository.store.wait(async { memory.put(&place, vec![7; 99].into()).await.unwrap() });
+    };
+    damage(SYSTEM, "00000002.history");
+    let logs = list();
+    let (log, line) = (&logs[0], &logs[0].lines[0]);
+    assert_eq!((line.timeline, line.until, line.until_us), (1, Some(7 << 20), Some(69_000_000)));
+    assert_eq!(log.unreadable[0].name, Name::parse("00000002.history").unwrap());
+    let cluster = early.clusters.clone().unwrap().remove(0);
+    let line = |timeline| repository.line(log, &early, &cluster, timeline);
+    assert_eq!(line(Some(1)).unwrap().unwrap().until, Some(7 << 20));
+    assert_eq!(line(Some(3)).unwrap(), None);
+    // The newest timeline may be the one that is not known.
+    for timeline in [None, Some(2)] {
+        let error = line(timeline).unwrap_err();
+        assert!(
+            matches!(error, Error::Damaged { .. }) && error.to_string().contains("timeline 2"),
+            "{error}"
+        );
+    }
+    // A segment tells no times, and what length segments have.
+    damage(SYSTEM, &segment(1, 6));
+    damage(8, &segment(1, 1));
+    let logs = list();
+    assert_eq!((logs[0].lines[0].until, logs[0].lines[0].until_us), (Some(7 << 20), Some(59_000_000)));
+    assert_eq!((logs[1].segment_bytes, logs[1].files), (0, 1));
+    let checked = &mut Checked::default();
+    repository.check_logs(&repository.backups().unwrap(), checked).unwrap();
+    assert_eq!(checked.damages, 1, "{checked:?}");
+}
+
 #[test]
 fn prune_keeps_what_a_kept_backup_needs() {
     let (_memory, repository) = repository(None);

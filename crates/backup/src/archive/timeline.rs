@@ -206,6 +206,16 @@ fn named(history: &History, number: u64, segment_bytes: u64) -> Name {
     Name { timeline, log: (number / per_log) as u32, segment: (number % per_log) as u32, part: Part::Segment }
 }
 
+/// The history of a timeline that is archived and cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnreadableHistory {
+    /// Name of the file.
+    #[serde(serialize_with = "as_text")]
+    pub name: Name,
+    /// The damage, in words.
+    pub what: String,
+}
+
 /// Everything that is archived of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClusterLog {
@@ -219,8 +229,10 @@ pub struct ClusterLog {
     pub stored_bytes: u64,
     /// Runs of whole segments.
     pub stretches: Vec<Stretch>,
-    /// How far each backup can be restored, along its newest timeline.
+    /// How far each backup can be restored, along its newest timeline of those whose histories can be read.
     pub lines: Vec<Line>,
+    /// Histories of timelines that cannot be read: these may lead on from any backup.
+    pub unreadable: Vec<UnreadableHistory>,
     #[serde(skip)]
     histories: Vec<History>,
     #[serde(skip)]
@@ -232,7 +244,7 @@ impl ClusterLog {
         system: u64,
         segment_bytes: u64,
         files: &[Archived],
-        histories: Vec<History>,
+        (histories, unreadable): (Vec<History>, Vec<UnreadableHistory>),
         backups: &[Backup],
     ) -> Self {
         let segments: BTreeSet<Name> =
@@ -256,6 +268,7 @@ impl ClusterLog {
             stored_bytes: files.iter().map(|file| file.stored_bytes).sum(),
             stretches,
             lines: Vec::new(),
+            unreadable,
             histories,
             segments,
         };
@@ -279,6 +292,16 @@ impl ClusterLog {
         let wanted = |one: &&&History| timeline.is_none_or(|timeline| one.timeline == timeline);
         let history = all.iter().filter(wanted).max_by_key(|one| one.timeline)?;
         Some(Line::of(backup, cluster, history, &self.segments))
+    }
+
+    /// Returns a history that cannot be read, and that may be the one of the line that is wanted: that of `timeline`, or,
+    /// if none is said, one of a later timeline than the newest that is known, `found`.
+    pub(crate) fn hidden(&self, found: Option<u32>, timeline: Option<u32>) -> Option<&UnreadableHistory> {
+        let is_meant = |one: &&UnreadableHistory| match timeline {
+            Some(timeline) => found.is_none() && one.name.timeline == timeline,
+            None => found < Some(one.name.timeline),
+        };
+        self.unreadable.iter().find(is_meant)
     }
 
     /// Returns the first segment of each gap between two archived segments of one timeline.

@@ -190,10 +190,11 @@ fn list(args: &ArchiveList) -> Result<()> {
     let logs = repository.cluster_logs(&backups).map_err(failed)?;
     let binlogs = repository.binlogs(&backups).map_err(failed)?;
     if args.output.json {
-        return print_json(&json!({ "repository": repository.id(), "logs": logs, "binlogs": binlogs }));
+        print_json(&json!({ "repository": repository.id(), "logs": logs, "binlogs": binlogs }))?;
+        return archived_logs::check_histories(&logs);
     }
     archived_logs::print_all(&logs, &binlogs, &args.output);
-    Ok(())
+    archived_logs::check_histories(&logs)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use pagefold_backup::{Binlog, ClusterLog};
 use pagefold_basebackup::control;
+use pagefold_server::failure::{Failure, Result};
 use pagefold_server::units;
 
 use crate::args::Output;
@@ -19,6 +20,17 @@ pub(super) fn print_all(logs: &[ClusterLog], binlogs: &[Binlog], output: &Output
     if !binlogs.is_empty() {
         print_binlogs(binlogs, output);
     }
+}
+
+/// Fails if the history of a timeline cannot be read: backups may lead further than was told.
+pub(super) fn check_histories(logs: &[ClusterLog]) -> Result<()> {
+    let found = logs.iter().find_map(|log| Some((log.system, log.unreadable.first()?)));
+    let Some((system, history)) = found else { return Ok(()) };
+    let (name, what) = (history.name, &history.what);
+    Err(Failure::new(format!(
+        "backups may lead further than is told, since {name} of cluster {system} is damaged: {what}"
+    ))
+    .hint("if the server has it in pg_wal, delete the damaged object, and archive it again: pagefold archive push"))
 }
 
 /// Prints how far each backup can be restored along binary logs, and the logs that belong to no backup.

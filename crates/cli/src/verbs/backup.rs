@@ -238,7 +238,8 @@ fn print_backups(
     if args.output.json {
         let all: Vec<_> = backups.iter().map(figures).collect();
         let logs = repository.cluster_logs(backups).map_err(failed)?;
-        return print_json(&json!({ "repository": repository.id(), "backups": all, "logs": logs }));
+        print_json(&json!({ "repository": repository.id(), "backups": all, "logs": logs }))?;
+        return archived_logs::check_histories(&logs);
     }
     let exact = args.output.exact || args.output.script;
     let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
@@ -270,6 +271,7 @@ fn print_backups(
             println!();
             archived_logs::print_all(&logs, &binlogs, &args.output);
         }
+        archived_logs::check_histories(&logs)?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The end of every read of a page from a device: its record, which has been verified, is decoded and kept. It is the
 //! same for a thread that has waited for the device and for a ring that has read the blocks itself.
 
+use super::models::Reading;
 use super::part::decode_part;
 use super::shared::{PrimaryCache, Shared};
 use crate::record::Models;
@@ -8,7 +9,7 @@ use crate::{Addr, Error, Result};
 
 /// How a record that was read is kept in memory.
 #[derive(Clone, Copy)]
-pub(super) enum Keep {
+enum How {
     /// Not at all.
     No,
     /// Like a record that may be wanted again.
@@ -17,22 +18,37 @@ pub(super) enum Keep {
     Scanned,
 }
 
+/// How records that are read are kept in memory. It is made before their places are looked up.
+pub(super) struct Keep {
+    how: How,
+    reading: Reading,
+}
+
 impl Keep {
     /// Returns how the pool wants records to be kept.
     pub(super) fn of(shared: &Shared, scan: bool) -> Self {
-        match (shared.primary_cache(), scan) {
-            (PrimaryCache::All, false) => Self::Record,
-            (PrimaryCache::All, true) => Self::Scanned,
-            (PrimaryCache::Metadata | PrimaryCache::None, _) => Self::No,
-        }
+        Self::since(shared, scan, shared.models.reading())
     }
 
-    /// Keeps a record.
-    pub(super) fn keep(self, shared: &Shared, addr: Addr, record: &[u8]) {
-        match self {
-            Self::No => {}
-            Self::Record => shared.cache.insert(addr, record),
-            Self::Scanned => shared.cache.insert_scanned(addr, record),
+    /// As [`Keep::of`], for who began to read earlier.
+    pub(super) fn since(shared: &Shared, scan: bool, reading: Reading) -> Self {
+        let how = match (shared.primary_cache(), scan) {
+            (PrimaryCache::All, false) => How::Record,
+            (PrimaryCache::All, true) => How::Scanned,
+            (PrimaryCache::Metadata | PrimaryCache::None, _) => How::No,
+        };
+        Self { how, reading }
+    }
+
+    /// Keeps a record, unless records were coded again meanwhile: it may be one of these, as it was.
+    pub(super) fn keep(&self, shared: &Shared, addr: Addr, record: &[u8]) {
+        let insert = || match self.how {
+            How::No => {}
+            How::Record => shared.cache.insert(addr, record),
+            How::Scanned => shared.cache.insert_scanned(addr, record),
+        };
+        if !matches!(self.how, How::No) {
+            shared.models.while_newest(&self.reading, insert);
         }
     }
 }
@@ -53,7 +69,7 @@ pub(super) fn deliver(
     models: &dyn Models,
     (addr, record): (Addr, &[u8]),
     wanted: Wanted<'_>,
-    keep: Keep,
+    keep: &Keep,
 ) -> Result<()> {
     let Wanted { page_bytes, within, out } = wanted;
     let decoded = decode_part(page_bytes, models, (addr, record), within, out, |_| {});

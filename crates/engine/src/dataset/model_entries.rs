@@ -54,6 +54,7 @@ impl LiveDataset {
     pub(crate) fn drop_models(&self, codes: &dyn Fn(&ModelEntry) -> Result<bool>) -> Result<()> {
         let all = self.shared.models.all();
         let Some((last, _)) = all.last().copied() else { return Ok(()) };
+        self.shared.models.release_left();
         for (id, entry) in all {
             let used = self.shared.segments.users_of_model(id) > 0;
             let current = self.shared.models.own((entry.dataset, entry.object)) == Some(id);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use pagefold_codec::Model;
 
-use super::shared::{PrimaryCache, Shared};
+use super::deliver::Keep;
+use super::shared::Shared;
 use crate::record::{ModelId, Models, Record, codec_of, decode_metadata};
 use crate::{Addr, Error, Result};
 
@@ -31,10 +32,9 @@ impl Models for Shared {
         if let Some(record) = self.cache.get(addr) {
             return Ok(record);
         }
+        let keep = Keep::of(self, false);
         let record = self.read_record(addr)?;
-        if self.primary_cache() == PrimaryCache::All {
-            self.cache.insert(addr, &record);
-        }
+        keep.keep(self, addr, &record);
         Ok(record.into())
     }
 }

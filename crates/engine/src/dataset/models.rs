@@ -7,9 +7,11 @@
 //! - M3: numbers of models are never used twice: the model with the highest number is not dropped.
 //! - M4: a model is not dropped as long as a [`ModelPin`] of it is held. Code that uses a model without the log's lock
 //!   holds a pin until a segment lists the model.
+//! - M5: a model that records were coded away from stays as long as somebody reads who may have found them as they were
+//!   ([`Reading`]). What such a reader has found is not kept in memory any more ([`ModelTable::while_newest`]).
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use pagefold_codec::Model;
@@ -132,8 +134,13 @@ impl Weighter<ModelId, InMemory> for ByMemory {
 struct ModelIndex {
     entries: BTreeMap<ModelId, ModelEntry>,
     current: HashMap<(u64, u64), ModelId>,
-    /// Models that stay until the pool is opened again, because readers may still have records that need them.
-    kept: HashSet<ModelId>,
+    /// Shared with those who read now (M5).
+    readers: Arc<()>,
+    /// Models that records were coded away from, by the time, each time with the readers of before. A reader of an earlier
+    /// time may have found what a later one has changed, so they go in this order.
+    left: VecDeque<(Arc<()>, Vec<ModelId>)>,
+    /// Number of times that each model is in `left`.
+    kept: HashMap<ModelId, usize>,
     /// Number of pins of each model (M4).
     pins: HashMap<ModelId, usize>,
     /// Parent of each clone: the dataset whose snapshot it was made of. Until an object of a clone has a model of its
@@ -175,6 +182,10 @@ pub(crate) struct ModelPin {
     known: Arc<RwLock<ModelIndex>>,
     id: ModelId,
 }
+
+/// Held by whoever reads records, from before their places are looked up until they are decoded (M5).
+#[derive(Clone)]
+pub(crate) struct Reading(Arc<()>);
 
 impl ModelPin {
     /// Returns the number of the model.
@@ -226,10 +237,55 @@ impl ModelTable {
         }
     }
 
-    /// Keeps a model as long as the pool is open. Its records were coded again without it, but whoever read them before
-    /// may still need it.
-    pub(crate) fn keep(&self, id: ModelId) {
-        self.known.write().kept.insert(id);
+    /// Begins to read records.
+    pub(crate) fn reading(&self) -> Reading {
+        Reading(Arc::clone(&self.known.read().readers))
+    }
+
+    /// Calls `act` unless [`ModelTable::leave`] was called since somebody began to read; it waits for the end of `act`.
+    pub(crate) fn while_newest(&self, reading: &Reading, act: impl FnOnce()) {
+        let known = self.known.read();
+        if Arc::ptr_eq(&known.readers, &reading.0) {
+            act();
+        }
+    }
+
+    /// Notes that records were coded again, away from these models: whoever begins to read from now on finds them as they
+    /// are. The models stay until the readers of before have ended (M5).
+    pub(crate) fn leave(&self, models: &[ModelId]) {
+        let mut known = self.known.write();
+        for id in models {
+            *known.kept.entry(*id).or_default() += 1;
+        }
+        let before = std::mem::take(&mut known.readers);
+        known.left.push_back((before, models.to_vec()));
+    }
+
+    /// Keeps the models no longer for whose sake nobody reads any more.
+    pub(super) fn release_left(&self) {
+        let mut known = self.known.write();
+        while known.left.front().is_some_and(|(readers, _)| Arc::strong_count(readers) == 1) {
+            let Some((_, models)) = known.left.pop_front() else { break };
+            for id in models {
+                if let Entry::Occupied(mut times) = known.kept.entry(id) {
+                    *times.get_mut() -= 1;
+                    if *times.get() == 0 {
+                        times.remove();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Pins a model, if there is one of this number.
+    pub(crate) fn pin(&self, id: ModelId) -> Option<ModelPin> {
+        let mut known = self.known.write();
+        if !known.entries.contains_key(&id) {
+            return None;
+        }
+        *known.pins.entry(id).or_default() += 1;
+        drop(known);
+        Some(ModelPin { known: Arc::clone(&self.known), id })
     }
 
     /// Pins the model that codes new pages of `object` of `dataset`.
@@ -241,11 +297,11 @@ impl ModelTable {
         Some(ModelPin { known: Arc::clone(&self.known), id })
     }
 
-    /// Forgets a model, unless it is kept or pinned. Returns true if it was forgotten; then it cannot be pinned any
+    /// Forgets a model, unless it is kept or pinned (M4, M5). Returns true if it was forgotten; then it cannot be pinned any
     /// more.
     pub(super) fn remove_unneeded(&self, id: ModelId) -> bool {
         let mut known = self.known.write();
-        let needed = known.kept.contains(&id) || known.pins.contains_key(&id);
+        let needed = known.kept.contains_key(&id) || known.pins.contains_key(&id);
         if !needed {
             known.remove(id);
         }

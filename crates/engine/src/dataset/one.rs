@@ -54,10 +54,12 @@ impl LiveDataset {
     }
 
     fn fetch_later(&self, addr: Addr, page_bytes: usize, within: usize) -> Attempt {
+        let reading = self.shared.models.reading();
         let prepared = self.shared.segments.prepare(&self.shared.devices, addr);
         prepared.map_or(Attempt::Wait, |record| {
             let shared = Arc::clone(&self.shared);
-            Attempt::Fetch(PageFetch { record, shared, page_bytes, within })
+            let (page_bytes, within) = (page_bytes as u32, within as u32);
+            Attempt::Fetch(PageFetch { record, shared, reading, page_bytes, within })
         })
     }
 

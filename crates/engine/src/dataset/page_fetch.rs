@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::deliver::{Keep, Wanted, deliver};
 use super::model_reads::Loaded;
+use super::models::Reading;
 use super::shared::{Shared, count};
 use crate::device::LateRead;
 use crate::segment::RecordFetch;
@@ -26,8 +27,9 @@ pub enum Attempt {
 pub struct PageFetch {
     pub(super) record: RecordFetch,
     pub(super) shared: Arc<Shared>,
-    pub(super) page_bytes: usize,
-    pub(super) within: usize,
+    pub(super) reading: Reading,
+    pub(super) page_bytes: u32,
+    pub(super) within: u32,
 }
 
 impl PageFetch {
@@ -77,9 +79,10 @@ impl PageFetch {
         let Ok(record) = self.record.record() else { return Ok(false) };
         let addr = self.record.addr();
         let models = Loaded(&self.shared);
-        let keep = Keep::of(&self.shared, false);
-        let wanted = Wanted { page_bytes: self.page_bytes, within: self.within, out: &mut *out };
-        match deliver(&self.shared, &models, (addr, record), wanted, keep) {
+        let keep = Keep::since(&self.shared, false, self.reading.clone());
+        let (page_bytes, within) = (self.page_bytes as usize, self.within as usize);
+        let wanted = Wanted { page_bytes, within, out: &mut *out };
+        match deliver(&self.shared, &models, (addr, record), wanted, &keep) {
             Ok(()) => {}
             // [`super::Dataset::read`] may wait for the model or the bases, and it counts damage.
             Err(Error::Busy(_) | Error::Corrupt { .. }) => return Ok(false),

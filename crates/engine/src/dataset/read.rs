@@ -118,6 +118,8 @@ impl LiveDataset {
         count(&self.shared.counters.read_bytes, buf.len() as u64);
         let mut last = None;
         for _ in 0..ATTEMPTS {
+            // Records that are in memory are decoded later, too.
+            let _reading = self.shared.models.reading();
             let parts = self.plan(object, record_size, offset, buf, true)?;
             planned(&parts);
             match self.fill(devices, (object, record_size), parts) {
@@ -337,7 +339,7 @@ impl LiveDataset {
             }
             let wanted =
                 Wanted { page_bytes: record_size as usize, within: part.within, out: &mut *part.out };
-            deliver(&self.shared, &*self.shared, (*addr, record), wanted, keep)
+            deliver(&self.shared, &*self.shared, (*addr, record), wanted, &keep)
         })?;
         if waiting.is_empty() {
             return Ok(());

@@ -445,6 +445,7 @@ impl Pool {
     fn verify(&self, walk: &mut CheckWalk) {
         let CheckWalk { report, at, pending: pages, .. } = walk;
         let addrs: Vec<Addr> = pages.iter().map(|ptr| ptr.addr).collect();
+        let _reading = self.shared.models.reading();
         let read = self.shared.segments.read(&self.shared.devices, &addrs, &mut |position, record| {
             self.count_record(report, addrs.get(position), record);
             Ok(())

@@ -149,10 +149,20 @@ impl Pool {
             dataset.settle_usage()?;
         }
         self.own.drop_models(&|entry| {
-            let dataset = self.dataset_by_id(entry.dataset);
-            dataset.map_or(Ok(false), |dataset| {
-                Ok(stands_for_logs(entry.object) || dataset.usage(entry.object)?.pages > 0)
-            })
+            let Some(dataset) = self.dataset_by_id(entry.dataset) else { return Ok(false) };
+            if stands_for_logs(entry.object) {
+                return Ok(true);
+            }
+            // It came by a stream, was learned from another dataset, and codes no object here.
+            if entry.object == 0 {
+                return Ok(false);
+            }
+            match dataset.usage(entry.object) {
+                Ok(usage) => Ok(usage.pages > 0),
+                // It may have pages: a checkpoint that fails ends all changes. `check` reports the damage.
+                Err(error) if error.is_damage() => Ok(true),
+                Err(error) => Err(error),
+            }
         })?;
         // The last checkpoint may have added to dead lists.
         self.catalogue.read().flush_dead()?;

@@ -169,7 +169,13 @@ impl Pool {
         for (of, deltas) in some {
             let Some(dataset) = self.dataset_by_id(of.0) else { continue };
             let has_model = self.shared.models.current(of.0, of.1).is_some();
-            if has_model && deltas * DELTAS_PART >= dataset.usage(of.1)?.pages {
+            let pages = match dataset.usage(of.1) {
+                Ok(usage) => usage.pages,
+                // It keeps no other object back; `check` reports the damage.
+                Err(error) if error.is_damage() => continue,
+                Err(error) => return Err(error),
+            };
+            if has_model && deltas * DELTAS_PART >= pages {
                 self.watch.lock().late.insert(of);
             }
         }
@@ -187,7 +193,11 @@ impl Pool {
             let Some((dataset, object)) = self.next_object(at)? else { return Ok(None) };
             let of = (dataset.id, object);
             at = (dataset.id, object.saturating_add(1));
-            let pages = dataset.usage(object)?.pages;
+            let pages = match dataset.usage(object) {
+                Ok(usage) => usage.pages,
+                Err(error) if error.is_damage() => continue,
+                Err(error) => return Err(error),
+            };
             let known = self.shared.models.current(of.0, of.1).is_some() || self.watch.lock().counts(of);
             if known || pages < SOUGHT_PAGES_MIN || dataset.compression_of(object).model_level().is_none() {
                 continue;
@@ -215,7 +225,12 @@ impl Pool {
         for dataset in datasets.iter().skip(first) {
             // Object 0 holds what belongs to the dataset as a whole.
             let from = if dataset.id == id { object.max(1) } else { 1 };
-            let found = dataset.tree.range(&Key::new(from, 0, 0), &Key::new(u64::MAX, u8::MAX, 0), 1)?;
+            let found = match dataset.tree.range(&Key::new(from, 0, 0), &Key::new(u64::MAX, u8::MAX, 0), 1) {
+                Ok(found) => found,
+                // Objects behind the damage are not sought, and other datasets are. `check` reports the damage.
+                Err(error) if error.is_damage() => continue,
+                Err(error) => return Err(error),
+            };
             if let Some((key, _)) = found.first() {
                 return Ok(Some((Arc::clone(dataset), key.object)));
             }

@@ -62,7 +62,8 @@ impl Pool {
             let counted: BTreeMap<(u64, u64), Watched> = watch.counted().collect();
             (counted, watch.late.clone())
         };
-        for (_, entry) in models.all() {
+        // Those of a stream that were learned from another dataset code no object here.
+        for (_, entry) in models.all().into_iter().filter(|(_, entry)| entry.object != 0) {
             found.entry((entry.dataset, entry.object)).or_default();
         }
         let mut all = Vec::with_capacity(found.len());

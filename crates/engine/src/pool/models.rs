@@ -431,8 +431,8 @@ impl Pool {
             return Ok(None);
         };
         let before = current.and_then(|id| self.shared.models.get(id));
-        let generation = before.map_or(0, |before| before.generation + 1);
-        self.adopt(model, bytes, false, |ptr, codec| ModelEntry {
+        let generation = before.map_or(0, |before| before.generation.saturating_add(1));
+        let adopted = self.adopt(model, bytes, |ptr, codec| ModelEntry {
             ptr,
             codec,
             dataset,
@@ -442,7 +442,8 @@ impl Pool {
             object_pages,
             record_bytes,
             late: true,
-        })
+        })?;
+        Ok(adopted.map(|pin| pin.id()))
     }
 
     /// Stores with a model in use whether pages from before it wait to be coded again (`late`).
@@ -476,21 +477,19 @@ impl Pool {
     }
 
     /// Writes a model to the log, and only then uses it, so that no record before it in the log can name it (M1).
-    /// Returns `None` if there is no room. With `keep` the model stays until the pool is opened again, even if nothing
-    /// needs it.
+    /// Returns `None` if there is no room. The model stays as long as it is pinned, even if nothing needs it.
     pub(super) fn adopt(
         &self,
         model: Model,
         bytes: Vec<u8>,
-        keep: bool,
         entry: impl FnOnce(crate::Ptr, crate::record::Codec) -> ModelEntry,
-    ) -> Result<Option<ModelId>> {
+    ) -> Result<Option<ModelPin>> {
         let record = Rec { kind: RecordKind::Model, model: None, bytes: encode_metadata(bytes) };
         let claim = (record.bytes.len() + ENTRY_BYTES_MAX) as u64;
         if self.shared.reserve(claim, 0, 0).is_err() {
             return Ok(None);
         }
-        let adopted = self.adopt_record(model, record, keep, entry);
+        let adopted = self.adopt_record(model, record, entry);
         self.shared.release(claim);
         adopted
     }
@@ -499,9 +498,8 @@ impl Pool {
         &self,
         model: Model,
         record: Rec,
-        keep: bool,
         entry: impl FnOnce(crate::Ptr, crate::record::Codec) -> ModelEntry,
-    ) -> Result<Option<ModelId>> {
+    ) -> Result<Option<ModelPin>> {
         self.prepare_commit()?;
         let mut log = self.log.lock();
         self.check_failed()?;
@@ -532,12 +530,9 @@ impl Pool {
         count(&counters.model_bytes, appended.written_bytes - appended.framing_bytes);
         count(&counters.framing_bytes, appended.framing_bytes);
         let Some(entry) = put else { return Ok(None) };
-        if keep {
-            self.shared.models.keep(id);
-        }
         let placed = self.own.put_model(id, entry, Arc::new(model));
         placed.inspect_err(|error| self.shared.fail(error))?;
-        Ok(Some(id))
+        Ok(self.shared.models.pin(id))
     }
 }
 

@@ -5,7 +5,8 @@
 //!   from the directory ([`crate::dataset::Shared::free_pages`]).
 //! - R2: a segment moves, and the tree's pointers to its records get their new lengths, in one instant that no quiesce
 //!   point divides: with the log's lock held and the gate closed. The log says nothing of either (G4).
-//! - R3: models that records used before they were coded again stay until the pool is opened again.
+//! - R3: models that records used before they were coded again stay as long as somebody reads who may have found the
+//!   records as they were (M5).
 //! - R4: models for coding again are pinned until segments that list them are published: the background may learn
 //!   others meanwhile, and the checkpoints between two passes drop models that no segment lists.
 
@@ -296,6 +297,7 @@ impl Pool {
         let step = targets.len().div_ceil(TRIALS).max(1);
         let mut trial = Trial::default();
         for target in targets.step_by(step) {
+            let _reading = self.shared.models.reading();
             let record = match self.shared.read_record_by(&devices, target.ptr.addr) {
                 Ok(record) => record,
                 // The page was overwritten or deleted meanwhile; or it is damaged, which `check` reports.
@@ -517,8 +519,9 @@ impl Pool {
         let log = self.log.lock();
         self.check_failed()?;
         let gate = self.shared.gate.write();
-        recompressed.left.iter().for_each(|model| self.shared.models.keep(*model));
         self.relocate(id, to)?;
+        // Whoever has read a record as it was does not put it into the cache any more.
+        self.shared.models.leave(&[]);
         // Deltas are made against the cached record: the old one must not be taken for what the page has.
         let now: HashMap<u32, &[u8]> =
             recompressed.survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.as_slice())).collect();
@@ -527,6 +530,8 @@ impl Pool {
                 self.shared.cache.insert(addr, record);
             }
         }
+        // Nobody finds the old records any more from now on (R3).
+        self.shared.models.leave(&recompressed.left);
         for of_object in pages.chunk_by(|a, b| a.0 == b.0) {
             let Some((object, _, _)) = of_object.first() else { continue };
             let lens: Vec<(u64, Ptr)> = of_object.iter().map(|(_, page, ptr)| (*page, *ptr)).collect();

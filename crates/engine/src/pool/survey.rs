@@ -70,6 +70,7 @@ impl Pool {
             let mut ptrs = [None];
             dataset.tree.pages(object, page, &mut ptrs)?;
             let Some(ptr) = ptrs[0] else { continue };
+            let _reading = self.shared.models.reading();
             match self.shared.read_record(ptr.addr) {
                 Ok(record) => self.note(&record, record_size, &mut survey)?,
                 // The page was overwritten meanwhile; or it is damaged, which `check` reports.

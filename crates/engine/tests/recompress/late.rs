@@ -217,3 +217,20 @@ fn a_page_that_cannot_be_read_keeps_no_object_from_its_model() {
     assert_holds(&pool, 5, &pages);
     assert_sound(&pool);
 }
+
+/// Entries of a tree that cannot be read ended each step of the search, at the same place, again and again.
+#[test]
+fn entries_that_cannot_be_read_do_not_stop_the_search() {
+    let (device, pool) = new_pool("zstd-1");
+    write(&pool, 5, 0, &heap(2));
+    pool.export().unwrap();
+    drop(pool);
+    let pool = open(&device, 1);
+    pool.set_compression("auto".parse().unwrap());
+    device.inject(InjectedFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: u64::MAX });
+    seek(&pool);
+    device.clear_faults();
+    assert_eq!(pool.learn(&LearnOptions::IDLE).unwrap(), None);
+    seek(&pool);
+    assert_eq!(pool.learn(&LearnOptions::IDLE).unwrap().unwrap().object, 5);
+}

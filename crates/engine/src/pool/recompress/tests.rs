@@ -1,10 +1,15 @@
+use std::sync::Arc;
+
+use pagefold_codec::Kinds;
 use pagefold_codec::testing::{Random, Schema, heap_page};
 
 use super::*;
-use crate::dataset::{Change, ModelEntry};
+use crate::dataset::{Attempt, Change, ModelEntry};
+use crate::device::{AlignedBuf, Device, SimDevice};
 use crate::pool::LearnOptions;
-use crate::pool::testing::{PAGE, fresh};
-use crate::record::Models;
+use crate::pool::models::{ModelCandidate, learn_better};
+use crate::pool::testing::{PAGE, fresh, open};
+use crate::record::{ModelId, Models};
 
 const PAGES: u64 = 300;
 
@@ -34,8 +39,8 @@ fn a_model_that_is_coded_by_stays() {
     let model = pool.shared.model(adopted).unwrap();
     let entry = pool.shared.models.get(adopted).unwrap();
     let (again, bytes) = (pagefold_codec::Model::from_bytes(&model.to_bytes()).unwrap(), model.to_bytes());
-    let newer = pool.adopt(again, bytes, false, |ptr, codec| ModelEntry { ptr, codec, ..entry }).unwrap();
-    assert!(newer > Some(adopted));
+    let newer = pool.adopt(again, bytes, |ptr, codec| ModelEntry { ptr, codec, ..entry }).unwrap();
+    assert!(newer.is_some_and(|newer| newer.id() > adopted));
 
     let mut state = pool.maintenance.lock();
     while !plan.targets.is_empty() {
@@ -53,4 +58,93 @@ fn a_model_that_is_coded_by_stays() {
         assert!(found == *page, "page {at}");
     }
     assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
+}
+
+/// A pool with an object that is coded by a model of three of its pages, its pages, and that model. Its generation is
+/// the last that there can be, as a stream may say.
+fn coded_badly() -> (Arc<SimDevice>, Arc<Pool>, Vec<Vec<u8>>, ModelId) {
+    let (device, pool) = fresh();
+    pool.set_property("compression", Some("page-1")).unwrap();
+    pool.set_compression("page-1".parse().unwrap());
+    let (mut random, schema) = (Random::new(2), Schema::simple(false));
+    let pages: Vec<Vec<u8>> =
+        (0..PAGES).map(|block| heap_page(&mut random, &schema, block as usize)).collect();
+    let learned = learn_better(&pages[..3], None, PAGES, (Kinds::Any, 1)).unwrap();
+    let ModelCandidate { model, bytes, sampled_pages, record_bytes } = learned;
+    let adopted = pool.adopt(model, bytes, |ptr, codec| ModelEntry {
+        ptr,
+        codec,
+        dataset: pool.dataset.id,
+        object: 5,
+        generation: u32::MAX,
+        sampled_pages,
+        object_pages: 3,
+        record_bytes,
+        late: false,
+    });
+    let bad = adopted.unwrap().unwrap().id();
+    for (at, data) in (0..).zip(&pages) {
+        let offset = at * u64::from(PAGE);
+        pool.dataset().apply(&[Change::Write { object: 5, record_size: PAGE, offset, data }]).unwrap();
+    }
+    pool.checkpoint(false).unwrap();
+    assert!(pool.shared.segments.users_of_model(bad) > 0);
+    (device, pool, pages, bad)
+}
+
+fn recompress_all(pool: &Pool) {
+    let range = PageRange { object: 5, from: 0, to: u64::MAX };
+    assert_eq!(pool.recompress(&[range], (0, 0), 1000).unwrap().recompressed, PAGES);
+}
+
+fn assert_holds(pool: &Pool, pages: &[Vec<u8>]) {
+    let mut found = vec![0; PAGE as usize];
+    for (at, page) in (0..).zip(pages) {
+        pool.dataset().read(5, PAGE, at * u64::from(PAGE), &mut found).unwrap();
+        assert!(found == *page, "page {at}");
+    }
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
+}
+
+/// A server that ran long kept all models away from which pages were coded, and at 1,024 of them learned no more.
+#[test]
+fn a_model_that_was_coded_away_from_goes_when_its_readers_have_ended() {
+    let (_device, pool, pages, bad) = coded_badly();
+    let has_it = || pool.shared.models.get(bad).is_some();
+    let (first, second) = (pool.shared.models.reading(), pool.shared.models.reading());
+    recompress_all(&pool);
+    let third = pool.shared.models.reading();
+    assert_eq!(pool.shared.segments.users_of_model(bad), 0);
+    drop(first);
+    pool.checkpoint(false).unwrap();
+    assert!(has_it(), "a reader may have found a record by it");
+    drop(second);
+    pool.checkpoint(false).unwrap();
+    assert!(!has_it(), "nobody needs it any more");
+    drop(third);
+    assert_holds(&pool, &pages);
+}
+
+/// A record that was read before it was coded again must not come into the cache afterwards: its model goes.
+#[test]
+fn a_record_as_it_was_is_not_kept_in_memory() {
+    let (device, pool, pages, bad) = coded_badly();
+    drop(pool);
+    let pool = open(&device);
+    let (page, offset) = (200, 200 * u64::from(PAGE));
+    let mut found = vec![0; PAGE as usize];
+    // So that the model and the nodes of the tree are in memory.
+    pool.dataset().read(5, PAGE, 0, &mut found).unwrap();
+    let attempt = pool.dataset().try_read(5, PAGE, offset, &mut found).unwrap();
+    let Attempt::Fetch(mut fetch) = attempt else { unreachable!("the record is in memory") };
+    let (at, memory) = fetch.request();
+    let mut read = AlignedBuf::zeroed(memory.len());
+    device.read(at, &mut read).unwrap();
+    memory.copy_from_slice(&read);
+    recompress_all(&pool);
+    assert!(fetch.finish(&mut found).unwrap());
+    assert!(found == pages[page]);
+    pool.checkpoint(false).unwrap();
+    assert!(pool.shared.models.get(bad).is_none());
+    assert_holds(&pool, &pages);
 }

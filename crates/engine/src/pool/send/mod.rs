@@ -9,8 +9,8 @@
 //!   the end of the stream was verified; one batch of the log makes it visible.
 //! - N2: a frame of the stream is one commit of the hidden dataset. The commit also stores how far the stream has come
 //!   ([`PROGRESS`]), so after any interruption the receiver has a prefix of the stream, and knows which.
-//! - N3: models that records of the stream use stay, once they are adopted or found, as long as the pool is open
-//!   ([`crate::dataset::ModelTable::keep`]), since no segment lists them before the first of these records is stored.
+//! - N3: models that records of the stream use are pinned, once they are adopted or found, until the stream ends
+//!   ([`crate::dataset::ModelPin`]), since no segment lists them before the first of these records is stored.
 //! - N4: versions that a stream reads or writes are pinned: nobody can destroy them meanwhile.
 //! - N5: a record of a stream is decoded once before it is committed: checksums show only that a stream arrived as its
 //!   sender made it, and not that its pages can be read.

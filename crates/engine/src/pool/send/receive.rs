@@ -10,7 +10,7 @@ use super::group::FrameChanges;
 use super::wire::{EndFrame, FrameKind, FrameReader, HeadFrame, SentModel};
 use super::{ORIGIN, PROGRESS, Token, Transfer, VersionPins, hidden, is_hidden};
 use crate::dataset::redo::CatalogueOp;
-use crate::dataset::{LiveDataset, ModelEntry, count};
+use crate::dataset::{LiveDataset, ModelEntry, ModelPin, count};
 use crate::limits::MODELS_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
@@ -43,6 +43,8 @@ struct Receiving<'a> {
     data: Arc<LiveDataset>,
     /// Numbers of the sender's models in this pool.
     models: BTreeMap<u32, ModelId>,
+    /// Pins of these models (N3).
+    model_pins: Vec<ModelPin>,
     last: Option<Key>,
     end: EndFrame,
     _pins: VersionPins<'a>,
@@ -142,6 +144,7 @@ impl Pool {
             head,
             data,
             models: BTreeMap::new(),
+            model_pins: Vec::new(),
             end: EndFrame::default(),
             _pins: pins,
         })
@@ -285,11 +288,12 @@ impl Receiving<'_> {
         }
         let model = Model::from_bytes(&sent.bytes)
             .map_err(|why| Error::corrupt(format!("model {} of the stream", sent.id), why.to_string()))?;
-        let id = match self.pool.find_model(&sent.bytes)? {
-            Some(id) => id,
+        let pin = match self.pool.find_model(&sent.bytes)? {
+            Some(pin) => pin,
             None => self.pool.adopt_received(self.data.id, &sent, model)?,
         };
-        self.models.insert(sent.id, id);
+        self.models.insert(sent.id, pin.id());
+        self.model_pins.push(pin);
         Ok(())
     }
 
@@ -347,8 +351,8 @@ impl LiveDataset {
 }
 
 impl Pool {
-    /// Finds the model that is stored as these bytes, and keeps it from now on (N3).
-    fn find_model(&self, bytes: &[u8]) -> Result<Option<ModelId>> {
+    /// Finds the model that is stored as these bytes, and pins it (N3).
+    fn find_model(&self, bytes: &[u8]) -> Result<Option<ModelPin>> {
         let record = encode_metadata(bytes.to_vec());
         for (id, entry) in self.shared.models.all() {
             if entry.ptr.len_bytes as usize != record.len() {
@@ -361,19 +365,17 @@ impl Pool {
                 Err(error) if error.is_damage() => continue,
                 Err(error) => return Err(error),
             }
-            // With the log's lock held no checkpoint drops models (M2).
-            let _log = self.log.lock();
-            if self.shared.models.get(id).is_some_and(|now| now.ptr == entry.ptr) {
-                self.shared.models.keep(id);
-                return Ok(Some(id));
+            // It may have been dropped meanwhile.
+            if let Some(pin) = self.shared.models.pin(id) {
+                return Ok(Some(pin));
             }
         }
         Ok(None)
     }
 
-    fn adopt_received(&self, dataset: u64, sent: &SentModel, model: Model) -> Result<ModelId> {
+    fn adopt_received(&self, dataset: u64, sent: &SentModel, model: Model) -> Result<ModelPin> {
         let codec = codec_of(&model);
-        let adopted = self.adopt(model, sent.bytes.clone(), true, |ptr, _| ModelEntry {
+        let adopted = self.adopt(model, sent.bytes.clone(), |ptr, _| ModelEntry {
             ptr,
             codec,
             dataset,

@@ -199,6 +199,8 @@ impl Sending<'_> {
         if batch.items.is_empty() {
             return Ok(());
         }
+        // Models that the records need are looked up when the records are sent.
+        let _reading = self.pool.shared.models.reading();
         let sames = self.sames(batch);
         let mut records = self.read(batch, &sames)?;
         let mut at = 0;
