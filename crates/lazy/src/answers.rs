@@ -18,6 +18,13 @@ use crate::frames::{
 };
 use crate::limits::{ANSWERED_MAX, CROWDED, PIECE_BYTES, UNASKED_MAX};
 
+/// Error numbers of Linux.
+const ENOMEM: i32 = 12;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+const ECONNABORTED: i32 = 103;
+const ENOBUFS: i32 = 105;
+
 /// Pause between two looks for new connections.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -50,11 +57,17 @@ pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Durat
                         tracing::debug!(%error, "a connection ended");
                     }
                 };
-                thread::Builder::new().name("answering".into()).spawn(answering)?;
+                if let Err(error) = thread::Builder::new().name("answering".into()).spawn(answering) {
+                    tracing::warn!(%error, "a connection is not heard, as no thread can be started");
+                }
             }
             Ok(_) => tracing::warn!("too many are connected: one more is not heard"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOOK),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if passes(&error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                thread::sleep(LOOK);
+            }
             Err(error) => return Err(error),
         }
         if connected.load(Ordering::Acquire) > 0 {
@@ -63,6 +76,13 @@ pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Durat
             return Ok(());
         }
     }
+}
+
+/// Returns true if connections can be accepted again after this error: one was closed before it was accepted, or the process
+/// or the system is out of descriptors or memory for a while.
+fn passes(error: &io::Error) -> bool {
+    const PASSING: [i32; 5] = [ECONNABORTED, EMFILE, ENFILE, ENOMEM, ENOBUFS];
+    error.raw_os_error().is_some_and(|code| PASSING.contains(&code))
 }
 
 /// A permit of a connection: permits are counted.
@@ -160,5 +180,22 @@ impl Answers {
             _ => return Err((OTHER, "that cannot be asked".into())),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_connection_that_could_not_be_accepted_is_not_the_end() {
+        // ECONNABORTED, EMFILE, ENFILE, ENOMEM, ENOBUFS of Linux.
+        for code in [103, 24, 23, 12, 105] {
+            assert!(passes(&io::Error::from_raw_os_error(code)), "{code}");
+        }
+        // EBADF, EINVAL, ENOTSOCK: nobody will ever connect.
+        for code in [9, 22, 88] {
+            assert!(!passes(&io::Error::from_raw_os_error(code)), "{code}");
+        }
     }
 }

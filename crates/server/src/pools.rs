@@ -416,6 +416,10 @@ pub fn usable(known: &Known, read_only: bool, accept_loss: bool) -> Result<Vec<P
             }
             _ => {}
         }
+        if let Some(error) = blank(path) {
+            refused = refused.or_else(|| Some(not_opened(known, &error)));
+            continue;
+        }
         // Whoever holds a device may be this pool's server: then the pool is not opened without it.
         match FileDevice::open(path, mode(read_only)) {
             Err(Error::Busy(what)) => return Err(not_opened(known, &Error::Busy(what))),
@@ -444,6 +448,17 @@ pub fn usable(known: &Known, read_only: bool, accept_loss: bool) -> Result<Vec<P
             ));
             Ok(paths)
         }
+    }
+}
+
+/// Returns the error of a device that can be read, and has no label: it has left its pool, perhaps, and others may use it by
+/// now.
+fn blank(path: &Path) -> Option<Error> {
+    let opened = FileDevice::open(path, OpenMode::Unlocked).ok()?;
+    let one = OneDevice::of(&opened);
+    match (SpareLabel::read(one), Label::read(one)) {
+        (Ok(None), Err(error @ Error::NotAPool(_))) => Some(error),
+        _ => None,
     }
 }
 
@@ -633,3 +648,6 @@ pub fn with_offline<T>(known: &Known, work: impl FnOnce(&Arc<Pool>) -> Result<T>
     let done = done?;
     closed.map(|()| done)
 }
+
+#[cfg(test)]
+mod tests;

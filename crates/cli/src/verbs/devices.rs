@@ -3,6 +3,7 @@
 //! A server opens no devices; so they are opened here, and given to it.
 
 mod balance;
+mod filling;
 mod plan;
 mod removal;
 mod split;
@@ -24,6 +25,7 @@ use pagefold_server::registry::{self, Known, Registry};
 use pagefold_server::{pools, units};
 
 pub(super) use balance::balance_text;
+use filling::Progressed;
 pub(super) use removal::{mirror_name, removal_text};
 
 use super::create::{NewFiles, Seen, file_bytes, look};
@@ -379,7 +381,11 @@ impl Asked {
     fn give(&mut self, path: &Path, place: DevicePlace, wait: bool) -> Result<()> {
         let path = path.to_owned();
         self.add(std::slice::from_ref(&path), &Request::AddDevice { path: path.clone(), place })?;
-        if wait { self.wait_for_fill() } else { Ok(()) }
+        let replaced = match place {
+            DevicePlace::InPlaceOf(number) => Some(number),
+            DevicePlace::Beside(_) | DevicePlace::Own => None,
+        };
+        if wait { self.wait_for_fill(&path, replaced) } else { Ok(()) }
     }
 
     /// Returns an error if a scrub is under way, and the device is in use and has not just been filled itself: the others may
@@ -410,35 +416,34 @@ impl Asked {
         registry.add(known)
     }
 
-    fn wait_for_fill(&mut self) -> Result<()> {
+    /// Waits until a device is whole, and the one that it replaces has left.
+    fn wait_for_fill(&mut self, path: &Path, replaced: Option<u16>) -> Result<()> {
         let progress = Progress::bytes("filling");
         let mut verifying = None;
-        loop {
+        let has_failed = loop {
             self.figures = status(&mut self.client)?;
-            let devices = &self.figures.devices;
-            let filling = devices.iter().any(|device| device.state == "FILLING");
-            // A device that is replaced leaves when what was copied has been verified.
-            let failed = devices.iter().any(|device| device.state == "FAULTED" && !device.leaves);
-            let leaving = !failed && devices.iter().any(|device| device.leaves);
-            match &self.figures.fill {
-                Some(fill) if filling => progress.at(fill.done_bytes, fill.done_bytes + fill.left_bytes),
-                Some(fill) if leaving && fill.to_verify_bytes > 0 => {
+            match (filling::of(&self.figures.devices, path, replaced), &self.figures.fill) {
+                (Progressed::Filling, Some(fill)) => {
+                    progress.at(fill.done_bytes, fill.done_bytes + fill.left_bytes);
+                }
+                // A device that is replaced leaves when what was copied has been verified.
+                (Progressed::Verifying, Some(fill)) if fill.to_verify_bytes > 0 => {
                     let shown = verifying.get_or_insert_with(|| Progress::bytes("verifying"));
                     shown.at(fill.verified_bytes, fill.to_verify_bytes);
                 }
-                _ if filling || leaving => {}
-                _ => break,
+                (Progressed::Filling | Progressed::Verifying, _) => {}
+                (Progressed::Done, _) => break false,
+                (Progressed::Failed, _) => break true,
             }
             sleep(POLL);
-        }
+        };
         progress.finish();
         if let Some(verifying) = verifying {
             verifying.finish();
         }
-        let faulted = self.figures.devices.iter().find(|device| device.state == "FAULTED");
-        match faulted {
-            None => Ok(()),
-            Some(device) => Err(Failure::new(format!("{} could not be filled", shown(&device.path)))
+        match has_failed {
+            false => Ok(()),
+            true => Err(Failure::new(format!("{} could not be filled", shown(path)))
                 .hint(format!("the log says why: pagefold events {}", self.figures.name))),
         }
     }
