@@ -645,6 +645,21 @@ impl Catalogue {
         Ok(())
     }
 
+    /// Reads the buckets into which a snapshot of a dataset puts the dead records that are in memory: damage to them then
+    /// concerns this snapshot alone.
+    ///
+    /// # Errors
+    /// Of reading them.
+    pub(super) fn read_open(&self, dataset: u64) -> Result<()> {
+        let Some(version) = self.versions.get(&dataset) else { return Ok(()) };
+        let (list, births) = {
+            let accounting = version.data.accounting.lock();
+            (accounting.dead.id, accounting.dead.open().map(|(birth, _)| birth).collect::<Vec<u64>>())
+        };
+        let read = |birth: u64| self.parts.blocks.some_buckets(list, birth, 1).map(drop);
+        births.into_iter().filter(|_| list != 0).try_for_each(read)
+    }
+
     /// Counts nodes of version `id` that are stored now; `fresh_bytes` is the space of those that the snapshot before
     /// does not have.
     pub(super) fn add_nodes(&self, id: u64, all: &[Ptr], fresh_bytes: u64) -> Result<()> {

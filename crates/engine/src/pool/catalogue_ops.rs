@@ -577,10 +577,12 @@ impl Pool {
             let ops = plan(&catalogue, 0)?;
             catalogue.check_bounds(&ops, &self.shared)?;
             for op in &ops {
-                if let CatalogueOp::Destroy { id } = op
-                    && catalogue.as_ancestor(*id).is_some()
-                {
-                    catalogue.read_dead(*id)?;
+                match *op {
+                    CatalogueOp::Destroy { id } if catalogue.as_ancestor(id).is_some() => {
+                        catalogue.read_dead(id)?;
+                    }
+                    CatalogueOp::Snapshot { dataset, .. } => catalogue.read_open(dataset)?,
+                    _ => {}
                 }
             }
         }
@@ -601,12 +603,14 @@ impl Pool {
         if encoded.len() as u64 > REDO_BYTES_MAX {
             return Err(Error::Invalid("that is too much at once".into()));
         }
+        // They come into the log once they are done: every opening does again what the log has, and could not if damage to
+        // a tree prevents it. Nobody sees them before, since the catalogue is locked.
+        let done = ops.iter().try_for_each(|op| catalogue.perform(op));
+        done.inspect_err(|error| self.shared.fail(error))?;
         let appended = log.writer.append(0, &[], encoded.len(), |_| encoded, false);
         let appended = appended.inspect_err(|error| self.shared.fail(error))?;
         count(&self.shared.counters.framing_bytes, appended.framing_bytes);
         log.window_bytes += appended.written_bytes;
-        let done = ops.iter().try_for_each(|op| catalogue.perform(op));
-        done.inspect_err(|error| self.shared.fail(error))?;
         catalogue.rebudget(&self.shared);
         if catalogue.inherit_compression() {
             // Objects that were not counted so far may want a model now.

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use crate::dataset::{Bucket, Change, DeadBlocks, DeadList, space_of};
+use crate::dataset::{Bucket, Change, Dataset, DeadBlocks, DeadList, space_of};
 use crate::pool::Pool;
-use crate::pool::testing::{PAGE, fresh, try_open};
-use crate::{Addr, Ptr};
+use crate::pool::testing::{PAGE, damage, fresh, leaves, open, try_open};
+use crate::{Addr, Key, Ptr};
 
 /// Small numbers from a seed.
 struct Draw(u64);
@@ -133,9 +133,13 @@ fn small(at: u64, generation: u64) -> Vec<u8> {
 }
 
 fn overwrite(pool: &Pool, pages: impl Iterator<Item = u64>, generation: u64) {
+    overwrite_in(pool, &*pool.dataset, pages, generation);
+}
+
+fn overwrite_in(pool: &Pool, dataset: &dyn Dataset, pages: impl Iterator<Item = u64>, generation: u64) {
     for at in pages {
         let (offset, data) = (at * u64::from(PAGE), small(at, generation));
-        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+        dataset.apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
     }
     pool.sync().unwrap();
 }
@@ -258,4 +262,60 @@ fn nodes_of_versions_that_go_stay_promised() {
     go(&|| pool.rollback("@before", false).unwrap());
     checked(&pool);
     pool.verify_reserves().unwrap();
+}
+
+/// Every opening does again what the log has. If that had failed for damage, the pool could not be opened any more.
+#[test]
+fn an_operation_that_met_damage_is_not_in_the_log() {
+    let (device, pool) = fresh();
+    overwrite(&pool, 0..12_000, 1);
+    pool.snapshot(&[""], "before", 1).unwrap();
+    overwrite(&pool, 0..10_000, 2);
+    // The records in memory fill another block when the snapshot goes, behind all others.
+    let open_records = || pool.dataset.accounting().dead.open().map(|(_, ptrs)| ptrs.len()).sum::<usize>();
+    for at in 10_000..12_000 {
+        if (600..900).contains(&open_records()) {
+            break;
+        }
+        overwrite(&pool, at..at + 1, 2);
+    }
+    assert!(open_records() >= 600);
+    pool.checkpoint(false).unwrap();
+    let own = leaves(&pool.own.tree);
+    assert!(own.len() > 2, "the buckets are in another leaf");
+    damage(&device, &pool, own.last().unwrap().0);
+    drop(pool);
+    let pool = open(&device);
+    pool.destroy_snapshots(&["@before"]).unwrap_err();
+    drop(pool);
+    let pool = open(&device);
+    assert!(pool.version("@before").is_ok());
+    overwrite(&pool, 0..10, 3);
+}
+
+/// It is refused before anything of it is done.
+#[test]
+fn a_snapshot_that_meets_a_damaged_dead_list_costs_nobody_else_anything() {
+    let (device, pool) = fresh();
+    pool.create_dataset("db", 1).unwrap();
+    pool.create_dataset("other", 1).unwrap();
+    for path in ["", "db"] {
+        let dataset = pool.open_dataset(path).unwrap();
+        overwrite_in(&pool, &*dataset, 0..10_000, 1);
+        pool.snapshot(&[path], "before", 1).unwrap();
+        overwrite_in(&pool, &*dataset, 0..9_600, 2);
+        overwrite_in(&pool, &*dataset, 9_600..9_700, 2);
+    }
+    let dead = pool.version("db").unwrap().accounting().dead;
+    assert!(dead.is_open() && dead.id > 1);
+    pool.checkpoint(false).unwrap();
+    let (own, bucket) = (leaves(&pool.own.tree), Key::new(dead.id, Key::BUCKET, 0));
+    let at = own.iter().rposition(|(_, first)| *first <= bucket).unwrap();
+    assert!(at > 0, "the pool can be opened without it");
+    damage(&device, &pool, own[at].0);
+    drop(pool);
+    let pool = open(&device);
+    pool.snapshot(&["db"], "after", 1).unwrap_err();
+    pool.snapshot(&["other"], "after", 1).unwrap();
+    overwrite(&pool, 0..10, 3);
 }
