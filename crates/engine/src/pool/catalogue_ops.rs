@@ -13,7 +13,7 @@ use super::catalogue::Catalogue;
 use super::group::Waiting;
 use super::quotas;
 use super::rebase::is_target;
-use super::send::is_hidden;
+use super::send::{HIDDEN, is_hidden};
 use crate::dataset::redo::{CatalogueOp, TEXT_BYTES_MAX};
 use crate::dataset::{Dataset, LiveDataset, count};
 use crate::limits::REDO_BYTES_MAX;
@@ -98,6 +98,20 @@ impl Catalogue {
             Some((parent, _)) => self.dataset(parent).map(drop),
             None => Ok(()),
         }
+    }
+
+    /// Checks that no path below `path` becomes too long if that becomes `to`.
+    fn check_below(&self, path: &str, to: &str) -> Result<()> {
+        for (_, version) in self.datasets() {
+            let rest = version.name.strip_prefix(path).filter(|rest| rest.starts_with('/'));
+            if let Some(rest) = rest.filter(|rest| to.len() + rest.replace(HIDDEN, "").len() > PATH_BYTES_MAX)
+            {
+                return Err(Error::Invalid(format!(
+                    "'{to}{rest}' would be longer than {PATH_BYTES_MAX} bytes"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Returns an error if a snapshot is held or pinned, or if other datasets than its own grow from it.
@@ -425,6 +439,10 @@ impl Pool {
             match catalogue.get(id)?.snapshot_of() {
                 Some(of) => {
                     check_part(to, "snapshot")?;
+                    let dataset = &catalogue.get(of)?.name;
+                    if dataset.len() + to.len() > PATH_BYTES_MAX {
+                        return Err(Error::Invalid(format!("'{dataset}@{to}' is too long")));
+                    }
                     if catalogue.named_snapshot(of, to).is_some() {
                         return Err(Error::Exists(format!("there is a snapshot '{to}' already")));
                     }
@@ -435,7 +453,7 @@ impl Pool {
                 None if to.strip_prefix(path).is_some_and(|rest| rest.starts_with('/')) => {
                     return Err(Error::Invalid(format!("'{to}' lies below '{path}'")));
                 }
-                None => catalogue.check_new(to)?,
+                None => catalogue.check_new(to).and_then(|()| catalogue.check_below(path, to))?,
             }
             Ok(vec![CatalogueOp::Rename { id, name: to }])
         })
@@ -447,6 +465,9 @@ impl Pool {
     /// [`Error::NotFound`]; [`Error::Exists`] if the tag holds it already.
     pub fn hold(&self, snapshot: &str, tag: &str, created: u64) -> Result<()> {
         check_part(tag, "hold")?;
+        if tag.len() > PATH_BYTES_MAX {
+            return Err(Error::Invalid(format!("the name of a hold is longer than {PATH_BYTES_MAX} bytes")));
+        }
         self.perform(|catalogue, _| {
             let id = catalogue.snapshot_at(snapshot)?;
             if catalogue.get(id)?.holds.contains_key(tag) {

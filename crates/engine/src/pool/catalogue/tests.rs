@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use crate::dataset::redo::TEXT_BYTES_MAX;
 use crate::dataset::{Bucket, Change, Dataset, DeadBlocks, DeadList, space_of};
 use crate::pool::Pool;
 use crate::pool::testing::{PAGE, damage, fresh, leaves, open, try_open};
-use crate::{Addr, Key, Ptr};
+use crate::{Addr, Error, Key, Ptr};
 
 /// Small numbers from a seed.
 struct Draw(u64);
@@ -318,4 +319,37 @@ fn a_snapshot_that_meets_a_damaged_dead_list_costs_nobody_else_anything() {
     pool.snapshot(&["db"], "after", 1).unwrap_err();
     pool.snapshot(&["other"], "after", 1).unwrap();
     overwrite(&pool, 0..10, 3);
+}
+
+/// Whatever is accepted can be read again: a longer text than that would keep the pool from opening for ever.
+#[test]
+fn names_that_could_not_be_read_again_are_refused() {
+    let (device, pool) = fresh();
+    pool.snapshot(&[""], "a", 1).unwrap();
+    for bytes in [256, TEXT_BYTES_MAX + 1, 100_000] {
+        let long = "x".repeat(bytes);
+        assert!(matches!(pool.hold("@a", &long, 1), Err(Error::Invalid(_))), "a hold of {bytes} bytes");
+        assert!(matches!(pool.rename("@a", &long), Err(Error::Invalid(_))), "a snapshot of {bytes} bytes");
+    }
+    // Each part becomes longer from the bottom up: no new path is too long, and what lies below would be.
+    let (mut path, mut paths) = (String::from("d"), Vec::new());
+    for _ in 0..60 {
+        pool.create_dataset(&path, 1).unwrap();
+        paths.push(path.clone());
+        path += "/d";
+    }
+    let mut refused = 0;
+    for path in paths.iter().rev() {
+        let to = format!("{}{}", &path[..path.len() - 1], "y".repeat(256 - path.len()));
+        refused += u32::from(pool.rename(path, &to).is_err());
+    }
+    assert!(refused > 50, "{refused}");
+    pool.checkpoint(false).unwrap();
+    drop(pool);
+    let pool = open(&device);
+    assert!(pool.list().unwrap().iter().all(|listed| listed.path.len() <= 255));
+    pool.hold("@a", &"x".repeat(255), 1).unwrap();
+    pool.rename("@a", &"y".repeat(255)).unwrap();
+    drop(pool);
+    assert_eq!(open(&device).list().unwrap().iter().filter(|listed| !listed.holds.is_empty()).count(), 1);
 }
