@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::wire::{EndFrame, FrameKind, FrameWriter, HeadFrame, StreamEntry, StreamPage};
-use super::{Origin, ReceiveOptions, Source};
+use super::{Origin, ReceiveOptions, Source, StreamHead, StreamWriter};
 use crate::dataset::Change;
 use crate::device::{Device, SimDevice};
+use crate::pool::testing::{damage, fresh, leaves, open};
 use crate::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use crate::record::{Compression, Encoder, Needs};
-use crate::{Error, Result};
+use crate::{Error, Key, Result};
 
 const PAGE: u32 = 8192;
 const OPTIONS: ReceiveOptions = ReceiveOptions { created: 1, keep: false, force: false };
@@ -164,4 +165,45 @@ fn a_second_stream_is_told_that_one_is_being_received() {
     };
     target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut meanwhile).unwrap();
     assert!(refused > 0);
+}
+
+/// Makes a whole stream of as many objects, each with a value of half a KiB.
+fn values(to: Origin, objects: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let head = StreamHead { to, from: None, after: None, name: "one".into(), expected_bytes: 1 };
+    let mut writer = StreamWriter::new(&mut out, &head).unwrap();
+    for object in 2..objects + 2 {
+        writer.put(Key::new(object, 1, 0), &[object as u8; 512]).unwrap();
+    }
+    writer.end().unwrap();
+    out
+}
+
+/// The log had the changes already: the whole pool failed, and could not be opened any more.
+#[test]
+fn a_stream_onto_a_damaged_dataset_costs_nobody_else_anything() {
+    let (device, target) = fresh();
+    let from = Origin { pool: Guid([1; 16]), number: 7, created: 3 };
+    target.receive("copy", &OPTIONS, &mut values(from, 1000).as_slice(), &mut |_| {}).unwrap();
+    target.checkpoint(false).unwrap();
+    let all = leaves(&target.version("copy").unwrap().tree);
+    assert!(all.len() > 4);
+    let (leaf, key) = all[all.len() / 2];
+    damage(&device, &target, leaf);
+    drop(target);
+    let target = open(&device);
+    let put = StreamEntry::Put(key, b"new");
+    let record = record(PAGE as usize);
+    let paged = pages(key.object, PAGE, 0, vec![StreamPage::Record(&record, Needs::default())]);
+    let punch = StreamEntry::Punch { object: key.object, first: 3, count: 2 };
+    for entry in [put, StreamEntry::Delete(key), paged, punch] {
+        let refused = target.receive("copy", &OPTIONS, &mut stream(from, &[entry]).as_slice(), &mut |_| {});
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    }
+    target.create_dataset("other", 1).unwrap();
+    drop(target);
+    let target = open(&device);
+    assert!(target.version("other").is_ok() && target.partials().is_empty());
+    let other = StreamEntry::Put(Key::new(5000, 1, 0), b"new");
+    target.receive("copy", &OPTIONS, &mut stream(from, &[other]).as_slice(), &mut |_| {}).unwrap();
 }
