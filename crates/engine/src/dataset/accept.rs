@@ -216,6 +216,18 @@ impl LiveDataset {
         self.load_keys(keys)
     }
 
+    /// Brings the leaves into memory that change if these pages, which ascend, get other records.
+    pub(crate) fn load_pages(&self, pages: impl Iterator<Item = (u64, u64)>) -> Result<()> {
+        let (mut keys, mut last) = (vec![Key::new(0, Key::USAGE, 0)], None);
+        for (object, page) in pages {
+            if last.replace(object) != Some(object) {
+                keys.push(Key::new(object, Key::USAGE, 0));
+            }
+            keys.extend([Key::page(object, page), Key::base(object, page, 0)]);
+        }
+        self.load_keys(keys)
+    }
+
     /// Brings the leaves of these keys into memory.
     pub(crate) fn load_keys(&self, mut keys: Vec<Key>) -> Result<()> {
         keys.sort();

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::dataset::redo::TEXT_BYTES_MAX;
 use crate::dataset::{Bucket, Change, Dataset, DeadBlocks, DeadList, space_of};
 use crate::pool::Pool;
-use crate::pool::testing::{PAGE, damage, fresh, leaves, open, try_open};
+use crate::pool::testing::{PAGE, damage, fresh, leaves, open, page, try_open, write};
 use crate::{Addr, Error, Key, Ptr};
 
 /// Small numbers from a seed.
@@ -352,4 +352,31 @@ fn names_that_could_not_be_read_again_are_refused() {
     pool.rename("@a", &"y".repeat(255)).unwrap();
     drop(pool);
     assert_eq!(open(&device).list().unwrap().iter().filter(|listed| !listed.holds.is_empty()).count(), 1);
+}
+
+/// As with operations: the pool has failed in any case, and could not be opened any more.
+#[test]
+fn pages_that_cannot_be_put_into_their_tree_are_not_in_the_log() {
+    let (device, pool) = fresh();
+    overwrite(&pool, 0..20_000, 1);
+    pool.checkpoint(false).unwrap();
+    let all = leaves(&pool.dataset.tree);
+    let at = all.iter().rposition(|(_, first)| *first <= Key::page(4, 10_000)).unwrap();
+    assert!(at > 0 && at + 1 < all.len());
+    damage(&device, &pool, all[at].0);
+    drop(pool);
+    let pool = open(&device);
+    // Deltas of this file do not pay, so that most commits do not look what its pages were.
+    (2..5).for_each(|generation| write(&pool, 0..16, generation));
+    for at in 10_000..10_009 {
+        let (offset, data) = (at * u64::from(PAGE), small(at, 2));
+        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+    }
+    pool.sync().unwrap_err();
+    drop(pool);
+    let pool = open(&device);
+    let mut found = vec![0; PAGE as usize];
+    pool.dataset().read(4, PAGE, 3 * u64::from(PAGE), &mut found).unwrap();
+    assert!(found == page(3, 4));
+    overwrite(&pool, 0..10, 9);
 }
