@@ -336,6 +336,7 @@ impl Pool {
     /// Commits a group to the dataset that is being received, together with the progress that it makes.
     pub(super) fn commit_group(&self, data: &LiveDataset, group: &FrameChanges, token: &Token) -> Result<()> {
         self.shared.check_writable()?;
+        self.make_tree_room()?;
         let claim = Claim { bytes: group.claim_bytes, logical_bytes: 0 };
         let mut tries = 0;
         loop {

@@ -207,3 +207,16 @@ fn a_stream_onto_a_damaged_dataset_costs_nobody_else_anything() {
     let other = StreamEntry::Put(Key::new(5000, 1, 0), b"new");
     target.receive("copy", &OPTIONS, &mut stream(from, &[other]).as_slice(), &mut |_| {}).unwrap();
 }
+
+/// Nodes that change are written by a checkpoint. A stream that is faster than checkpoints must not fill the memory.
+#[test]
+fn changed_nodes_of_a_stream_keep_within_their_memory() {
+    let target = pool(2);
+    let stream = values(Origin { pool: Guid([1; 16]), number: 7, created: 3 }, 40_000);
+    let mut most = 0;
+    let mut watch = |_: &super::Transfer| most = most.max(target.nodes.unstored_bytes());
+    target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut watch).unwrap();
+    let frame = 4 << 20;
+    let bound = target.sizing().unstored_tree_max() + frame;
+    assert!(most <= bound, "{most} bytes of nodes, more than {bound}");
+}
