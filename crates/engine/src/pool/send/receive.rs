@@ -147,7 +147,7 @@ impl Pool {
         })
     }
 
-    fn make_hidden(
+    pub(super) fn make_hidden(
         &self,
         path: &str,
         hidden: &str,
@@ -158,6 +158,7 @@ impl Pool {
         let token = token.to_string();
         let created = options.created;
         self.perform(|catalogue, _| {
+            catalogue.check_not_begun(path)?;
             let id = catalogue.next_id;
             let make = match ReceiveTarget::find(self, catalogue, path, head, options)? {
                 ReceiveTarget::New => CatalogueOp::Create { id, created, name: hidden },

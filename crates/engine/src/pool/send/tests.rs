@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::wire::{EndFrame, FrameKind, FrameWriter, HeadFrame, StreamEntry, StreamPage};
-use super::{Origin, ReceiveOptions, Source, StreamHead, StreamWriter};
+use super::{Origin, ReceiveOptions, Source, StreamHead, StreamWriter, Token};
 use crate::dataset::Change;
 use crate::device::{Device, SimDevice};
 use crate::pool::testing::{damage, fresh, leaves, open};
@@ -219,4 +219,20 @@ fn changed_nodes_of_a_stream_keep_within_their_memory() {
     let frame = 4 << 20;
     let bound = target.sizing().unstored_tree_max() + frame;
     assert!(most <= bound, "{most} bytes of nodes, more than {bound}");
+}
+
+/// Both find that nothing was received there before, and then make the hidden dataset. A twin of it stayed, and every
+/// later stream was told to go on with it.
+#[test]
+fn of_two_streams_that_begin_at_once_one_makes_the_hidden_dataset() {
+    let target = pool(2);
+    let to = Origin { pool: Guid([1; 16]), number: 7, created: 3 };
+    let head = HeadFrame { to, from: None, after: None, name: "one".into(), expected_bytes: 1 };
+    let token = Token { to, from: None, after: None };
+    target.make_hidden("new", "%new", &token, &head, &OPTIONS).unwrap();
+    let second = target.make_hidden("new", "%new", &token, &head, &OPTIONS);
+    assert!(matches!(second, Err(Error::Busy(_))), "{second:?}");
+    assert_eq!(target.partials().len(), 1);
+    target.receive("new", &OPTIONS, &mut values(to, 5).as_slice(), &mut |_| {}).unwrap();
+    assert!(target.partials().is_empty());
 }
