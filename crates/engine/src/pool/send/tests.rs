@@ -1,6 +1,7 @@
 //! Streams that no sender makes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::wire::{EndFrame, FrameKind, FrameWriter, HeadFrame, StreamEntry, StreamPage};
 use super::{Origin, ReceiveOptions, Source, StreamHead, StreamWriter, Token};
@@ -235,4 +236,32 @@ fn of_two_streams_that_begin_at_once_one_makes_the_hidden_dataset() {
     assert_eq!(target.partials().len(), 1);
     target.receive("new", &OPTIONS, &mut values(to, 5).as_slice(), &mut |_| {}).unwrap();
     assert!(target.partials().is_empty());
+}
+
+/// The end of a stream may wait for a checkpoint, and properties can be set meanwhile.
+#[test]
+fn a_property_that_is_set_while_a_stream_ends_stays() {
+    let (target, from) = target();
+    target.checkpoint(false).unwrap();
+    let stream = stream(from, &[StreamEntry::Put(Key::new(9, 1, 0), b"x")]);
+    let (calls, before) = (AtomicU64::new(0), AtomicU64::new(0));
+    let grown = || target.shared.room.grown_bytes.load(Ordering::Acquire);
+    let mut watch = |_: &super::Transfer| {
+        before.store(grown(), Ordering::Release);
+        calls.fetch_add(1, Ordering::Release);
+    };
+    std::thread::scope(|scope| {
+        let held = target.maintenance.lock();
+        let ended =
+            scope.spawn(|| target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut watch).map(drop));
+        // Room for the last operations is claimed after the properties were read, and before the lock is waited for.
+        while calls.load(Ordering::Acquire) < 3 || grown() == before.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        target.set_property_of("copy", "note", Some("mine")).unwrap();
+        drop(held);
+        ended.join().unwrap().unwrap();
+    });
+    assert!(target.version("copy@two").is_ok());
+    assert_eq!(target.property_of("copy", "note").unwrap().as_deref(), Some("mine"));
 }
