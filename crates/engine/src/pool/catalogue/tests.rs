@@ -380,3 +380,12 @@ fn pages_that_cannot_be_put_into_their_tree_are_not_in_the_log() {
     assert!(found == page(3, 4));
     overwrite(&pool, 0..10, 9);
 }
+
+/// A later version may know more of them.
+#[test]
+fn a_codec_that_nobody_knows_keeps_no_pool_from_opening() {
+    let (device, pool) = fresh();
+    pool.set_property("compression", Some("a later one")).unwrap();
+    drop(pool);
+    overwrite(&open(&device), 0..10, 1);
+}
