@@ -7,7 +7,7 @@ use super::wire::{EndFrame, FrameKind, FrameWriter, HeadFrame, StreamEntry, Stre
 use super::{Origin, ReceiveOptions, Source, StreamHead, StreamWriter, Token};
 use crate::dataset::Change;
 use crate::device::{Device, SimDevice};
-use crate::pool::testing::{damage, fresh, leaves, open};
+use crate::pool::testing::{damage, fresh, leaves, open, write};
 use crate::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use crate::record::{Compression, Encoder, Needs};
 use crate::{Error, Key, Result};
@@ -264,4 +264,22 @@ fn a_property_that_is_set_while_a_stream_ends_stays() {
     });
     assert!(target.version("copy@two").is_ok());
     assert_eq!(target.property_of("copy", "note").unwrap().as_deref(), Some("mine"));
+}
+
+/// Pages that were overwritten between two snapshots are not sent, and were expected.
+#[test]
+fn what_has_died_meanwhile_is_not_expected() {
+    let (_device, pool) = fresh();
+    write(&pool, 0..200, 0);
+    for generation in 1..5 {
+        pool.snapshot(&[""], &format!("s{generation}"), 1).unwrap();
+        write(&pool, 0..200, generation);
+    }
+    pool.checkpoint(false).unwrap();
+    let source = Source::Snapshot { path: "@s4", from: Some("@s1") };
+    let expected = pool.send_size(&source).unwrap();
+    let sent = pool.send(&source, &mut Vec::new(), &mut |_| {}).unwrap();
+    assert_eq!(sent.expected_bytes, expected);
+    let (few, many) = (sent.record_bytes, sent.record_bytes / 10 * 11);
+    assert!((few..many).contains(&expected), "{expected} were expected, {few} were sent");
 }
