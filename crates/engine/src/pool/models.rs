@@ -431,7 +431,7 @@ impl Pool {
             return Ok(None);
         };
         let before = current.and_then(|id| self.shared.models.get(id));
-        let generation = before.map_or(0, |before| before.generation + 1);
+        let generation = before.map_or(0, |before| before.generation.saturating_add(1));
         self.adopt(model, bytes, false, |ptr, codec| ModelEntry {
             ptr,
             codec,

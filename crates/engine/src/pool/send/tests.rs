@@ -283,3 +283,14 @@ fn what_has_died_meanwhile_is_not_expected() {
     let (few, many) = (sent.record_bytes, sent.record_bytes / 10 * 11);
     assert!((few..many).contains(&expected), "{expected} were expected, {few} were sent");
 }
+
+/// Its usage would be the total of the dataset.
+#[test]
+fn no_page_is_of_the_dataset_as_a_whole() {
+    let intact = record(PAGE as usize);
+    let page = pages(0, PAGE, 0, vec![StreamPage::Record(&intact, Needs::default())]);
+    for entry in [page, StreamEntry::Punch { object: 0, first: 0, count: 1 }] {
+        let refused = receive(&[entry]);
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    }
+}
