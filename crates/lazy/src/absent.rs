@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
 use pagefold_engine::wire::{Reader, put_varint};
-use pagefold_engine::{Key, Result};
+use pagefold_engine::{Error, Key, Result};
 
 use crate::limits::GROUP_PAGES;
 
@@ -43,6 +43,11 @@ const fn key(number: u64) -> Key {
 /// Key of the origin.
 pub(crate) const ORIGIN_KEY: Key = key(0);
 pub(crate) const END: Key = Key::new(u64::MAX, KIND + 1, 0);
+
+/// Returns the byte of an object behind a group of its pages; `None` if no object is as long.
+fn end_byte(group: u64, record_size: u32) -> Option<u64> {
+    group.checked_add(1)?.checked_mul(GROUP_PAGES)?.checked_mul(record_size.into())
+}
 
 /// A group of pages of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +118,7 @@ impl Group {
             && (RECORDSIZE_MIN..=RECORDSIZE_MAX).contains(&group.record_size)
             && group.pages <= GROUP_PAGES
             && group.bytes <= GROUP_PAGES << 32
-            && place.1 < u64::MAX / GROUP_PAGES;
+            && end_byte(place.1, group.record_size).is_some();
         let rest = reader.take(reader.remaining())?;
         if !sane || rest.len() > WORDS * 8 {
             return Err(reader.bad("a number is out of range"));
@@ -156,13 +161,16 @@ impl Absent {
         let mut from = key(1);
         loop {
             let batch = dataset.range(&from, &END, BATCH)?;
-            let Some((last, _)) = batch.last() else { return Ok(all) };
-            from = key(last.offset.saturating_add(1));
+            let next = batch.last().and_then(|(last, _)| last.offset.checked_add(1));
             for (key, value) in batch {
                 let (place, group) = Group::decode(key.offset, &value)?;
                 all.pages += group.absent();
-                all.groups.insert(place, group);
+                if all.groups.insert(place, group).is_some() {
+                    return Err(Error::corrupt("groups of absent pages", "two are of the same pages"));
+                }
             }
+            let Some(next) = next else { return Ok(all) };
+            from = key(next);
         }
     }
 
@@ -310,6 +318,25 @@ mod tests {
         assert_eq!(changes(&rest, absent.pages_after(&rest)).len(), 2);
         absent.take(rest);
         assert!(absent.pages() == 0 && absent.groups.is_empty());
+    }
+
+    fn stored(groups: &[(u64, u64)]) -> Result<Absent> {
+        let dataset = pagefold_fs::testing::MemDataset::new(1 << 20);
+        for (number, of) in groups {
+            let mut group = Group::new(*number, 8192);
+            group.add(of * GROUP_PAGES + 1, 10);
+            dataset.apply(&[Change::Put(group.key(), group.encode(9, *of))]).unwrap();
+        }
+        Absent::load(&dataset)
+    }
+
+    /// Streams are not trusted, and bring these values.
+    #[test]
+    fn groups_of_a_forged_stream_are_read_once() {
+        assert_eq!(stored(&[(1, 0), (2, 5)]).unwrap().pages(), 2);
+        assert_eq!(stored(&[(1, 0), (u64::MAX, 5)]).unwrap().pages(), 2);
+        assert!(stored(&[(1, 5), (2, 5)]).is_err(), "they would never be brought all");
+        assert!(stored(&[(1, (1 << 54) / 8192)]).is_err(), "no file is as long");
     }
 
     #[test]

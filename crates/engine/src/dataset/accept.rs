@@ -20,7 +20,7 @@ use super::shared::{Shortage, count};
 use super::waits::Reason;
 use crate::limits::{
     ATOMIC_WRITE_MAX, BASES_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, REDO_ALONE_BYTES_MAX, REDO_BYTES_MAX,
-    SHARE_PAGES_MAX, VALUE_BYTES_MAX,
+    SHARE_PAGES_MAX, TREE_LEVELS_MAX, VALUE_BYTES_MAX,
 };
 use crate::tree::{Edit, Value};
 use crate::{Error, Key, Result};
@@ -201,9 +201,7 @@ impl LiveDataset {
             match *change {
                 Ready::Value(key, _) => keys.push(key),
                 Ready::Punch { object, from, to } if from < to => {
-                    keys.push(Key::new(object, Key::USAGE, 0));
-                    keys.extend([Key::page(object, from), Key::page(object, to - 1)]);
-                    keys.extend([Key::base(object, from, 0), last_base(object, to)]);
+                    keys.extend(Self::keys_of_punch(object, from, to));
                 }
                 Ready::Share { from_object, from_page, to_object, to_page, count } => {
                     for (object, first) in [(from_object, from_page), (to_object, to_page)] {
@@ -215,11 +213,39 @@ impl LiveDataset {
                 Ready::Page(..) | Ready::Punch { .. } => {}
             }
         }
-        keys.sort_unstable();
-        if self.tree.absent(&keys).is_empty() {
-            return Ok(());
+        self.load_keys(keys)
+    }
+
+    /// Brings the leaves into memory that change if these pages, which ascend, get other records.
+    pub(crate) fn load_pages(&self, pages: impl Iterator<Item = (u64, u64)>) -> Result<()> {
+        let (mut keys, mut last) = (vec![Key::new(0, Key::USAGE, 0)], None);
+        for (object, page) in pages {
+            if last.replace(object) != Some(object) {
+                keys.push(Key::new(object, Key::USAGE, 0));
+            }
+            keys.extend([Key::page(object, page), Key::base(object, page, 0)]);
         }
-        keys.iter().try_for_each(|key| self.tree.get(key).map(drop))
+        self.load_keys(keys)
+    }
+
+    /// Brings the leaves of these keys into memory.
+    pub(crate) fn load_keys(&self, mut keys: Vec<Key>) -> Result<()> {
+        keys.sort();
+        for _ in 0..TREE_LEVELS_MAX {
+            let absent = self.tree.absent(&keys);
+            if absent.is_empty() {
+                break;
+            }
+            absent.iter().try_for_each(|key| self.tree.get(key).map(drop))?;
+        }
+        Ok(())
+    }
+
+    /// Returns keys in all leaves that change if an object loses its pages `from <= page < to`, of which there is one at
+    /// least.
+    pub(crate) fn keys_of_punch(object: u64, from: u64, to: u64) -> [Key; 5] {
+        let (first, last) = (Key::page(object, from), Key::page(object, to - 1));
+        [Key::new(object, Key::USAGE, 0), first, last, Key::base(object, from, 0), last_base(object, to)]
     }
 
     /// Takes the gate, and reserves `claim` as well as room in the log and the journal. It commits or makes room first

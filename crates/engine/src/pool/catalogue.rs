@@ -76,6 +76,9 @@ pub(super) struct Catalogue {
     pub(super) next_id: u64,
     pub(super) versions: BTreeMap<u64, Version>,
     pub(super) unreferenced: VecDeque<Unreferenced>,
+    /// Unreferenced items that a device does not read. They are stored with the others, and the next opening tries them
+    /// again. Trees among them are stored ones.
+    pub(super) aside: Vec<Unreferenced>,
     /// Bytes by which the stored form may have grown, by operations since the last quiesce point.
     pub(super) grown_bytes: AtomicU64,
     /// Versions that are being sent or received, and the number of times: nobody destroys them meanwhile.
@@ -108,7 +111,7 @@ impl Catalogue {
             2 * properties.map(|(name, value)| (name.len() + value.len()) as u64).sum::<u64>()
         };
         let versions = self.versions.values().map(|version| VERSION_BYTES + texts(version) + dead(version));
-        let unreferenced = self.unreferenced.iter().map(|item| match item {
+        let unreferenced = self.all_unreferenced().map(|item| match item {
             Unreferenced::Records { bucket, .. } => bucket.memory_bytes(),
             Unreferenced::List { .. } | Unreferenced::Tree { .. } => VERSION_BYTES,
         });
@@ -122,6 +125,7 @@ impl Catalogue {
             next_id: image.next_id,
             versions: BTreeMap::new(),
             unreferenced: VecDeque::new(),
+            aside: Vec::new(),
             grown_bytes: AtomicU64::default(),
             pins: BTreeMap::new(),
             nodes_below: 0,
@@ -187,11 +191,11 @@ impl Catalogue {
         Ok(())
     }
 
-    fn tree(&self, root: Option<Ptr>) -> Tree {
+    pub(super) fn tree(&self, root: Option<Ptr>) -> Tree {
         Tree::new(root, Arc::clone(&self.parts.store), Arc::clone(&self.parts.nodes))
     }
 
-    fn dataset_of(&self, id: u64, tree: Tree, accounting: SpaceAccounting) -> Arc<LiveDataset> {
+    pub(super) fn dataset_of(&self, id: u64, tree: Tree, accounting: SpaceAccounting) -> Arc<LiveDataset> {
         let blocks = Some(Arc::clone(&self.parts.blocks));
         Arc::new(LiveDataset::new(id, tree, Arc::clone(&self.parts.shared), accounting, blocks))
     }
@@ -533,6 +537,11 @@ impl Catalogue {
         Ok(())
     }
 
+    /// Returns all that is unreferenced, what is set aside last.
+    pub(super) fn all_unreferenced(&self) -> impl Iterator<Item = &Unreferenced> {
+        self.unreferenced.iter().chain(&self.aside)
+    }
+
     /// Returns the image of the catalogue as it is now. Where changed trees will be stored is not known yet.
     pub(super) fn image(&self) -> Image {
         let versions = self.versions.iter().map(|(id, version)| {
@@ -552,7 +561,7 @@ impl Catalogue {
             };
             (*id, image)
         });
-        let unreferenced = self.unreferenced.iter().map(|item| match item {
+        let unreferenced = self.all_unreferenced().map(|item| match item {
             Unreferenced::Records { bucket, held } => {
                 UnreferencedImage::Records { bucket: bucket.clone(), held: *held }
             }
@@ -590,7 +599,7 @@ impl Catalogue {
     /// Returns all trees in memory, with the numbers of their versions (0: unreferenced).
     pub(super) fn trees(&self) -> Vec<(u64, Arc<LiveDataset>)> {
         let versions = self.versions.iter().map(|(id, version)| (*id, Arc::clone(&version.data)));
-        let unreferenced = self.unreferenced.iter().filter_map(|item| match item {
+        let unreferenced = self.all_unreferenced().filter_map(|item| match item {
             Unreferenced::Tree { data, .. } => Some((0, Arc::clone(data))),
             Unreferenced::Records { .. } | Unreferenced::List { .. } => None,
         });
@@ -643,6 +652,21 @@ impl Catalogue {
             self.parts.blocks.buckets(list, 0, &mut |_, _| Ok(()))?;
         }
         Ok(())
+    }
+
+    /// Reads the buckets into which a snapshot of a dataset puts the dead records that are in memory: damage to them then
+    /// concerns this snapshot alone.
+    ///
+    /// # Errors
+    /// Of reading them.
+    pub(super) fn read_open(&self, dataset: u64) -> Result<()> {
+        let Some(version) = self.versions.get(&dataset) else { return Ok(()) };
+        let (list, births) = {
+            let accounting = version.data.accounting.lock();
+            (accounting.dead.id, accounting.dead.open().map(|(birth, _)| birth).collect::<Vec<u64>>())
+        };
+        let read = |birth: u64| self.parts.blocks.some_buckets(list, birth, 1).map(drop);
+        births.into_iter().filter(|_| list != 0).try_for_each(read)
     }
 
     /// Counts nodes of version `id` that are stored now; `fresh_bytes` is the space of those that the snapshot before

@@ -4,7 +4,7 @@
 //! A catalogue operation is logged and done in one instant: everything accepted before it is in the log and the gate is
 //! closed, so that the trees are what the log says. No operation takes longer with more data.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ use super::catalogue::Catalogue;
 use super::group::Waiting;
 use super::quotas;
 use super::rebase::is_target;
-use super::send::is_hidden;
+use super::send::{HIDDEN, is_hidden};
 use crate::dataset::redo::{CatalogueOp, TEXT_BYTES_MAX};
 use crate::dataset::{Dataset, LiveDataset, count};
 use crate::limits::REDO_BYTES_MAX;
@@ -100,6 +100,20 @@ impl Catalogue {
         }
     }
 
+    /// Checks that no path below `path` becomes too long if that becomes `to`.
+    fn check_below(&self, path: &str, to: &str) -> Result<()> {
+        for (_, version) in self.datasets() {
+            let rest = version.name.strip_prefix(path).filter(|rest| rest.starts_with('/'));
+            if let Some(rest) = rest.filter(|rest| to.len() + rest.replace(HIDDEN, "").len() > PATH_BYTES_MAX)
+            {
+                return Err(Error::Invalid(format!(
+                    "'{to}{rest}' would be longer than {PATH_BYTES_MAX} bytes"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns an error if a snapshot is held or pinned, or if other datasets than its own grow from it.
     fn check_destroyable(&self, id: u64) -> Result<()> {
         let version = self.get(id)?;
@@ -166,6 +180,15 @@ impl Catalogue {
         Ok(newer.into_iter().map(|id| CatalogueOp::Destroy { id }).collect())
     }
 
+    /// Returns an error if a dataset that is replaced has other properties by now than those that pass to another one.
+    pub(super) fn check_passed_on(&self, id: u64, properties: &BTreeMap<String, String>) -> Result<()> {
+        if self.get(id)?.properties == *properties {
+            Ok(())
+        } else {
+            Err(Error::Busy(PROPERTIES_CHANGED.into()))
+        }
+    }
+
     /// Returns an error if no checkpoint has written the snapshot that a dataset grows from.
     pub(super) fn check_stored(&self, dataset: u64) -> Result<()> {
         match self.as_ancestor(self.get(dataset)?.prev) {
@@ -198,6 +221,8 @@ impl Drop for GrowthClaim<'_> {
 }
 
 const NOT_STORED: &str = "the snapshot before is not stored yet";
+/// Says that properties were set while a dataset was about to be replaced: they have to be read again.
+pub(super) const PROPERTIES_CHANGED: &str = "its properties were changed meanwhile";
 
 /// The caller tells the time at which something is made, in seconds since 1970: the engine has no clock.
 impl Pool {
@@ -425,6 +450,10 @@ impl Pool {
             match catalogue.get(id)?.snapshot_of() {
                 Some(of) => {
                     check_part(to, "snapshot")?;
+                    let dataset = &catalogue.get(of)?.name;
+                    if dataset.len() + to.len() > PATH_BYTES_MAX {
+                        return Err(Error::Invalid(format!("'{dataset}@{to}' is too long")));
+                    }
                     if catalogue.named_snapshot(of, to).is_some() {
                         return Err(Error::Exists(format!("there is a snapshot '{to}' already")));
                     }
@@ -435,7 +464,7 @@ impl Pool {
                 None if to.strip_prefix(path).is_some_and(|rest| rest.starts_with('/')) => {
                     return Err(Error::Invalid(format!("'{to}' lies below '{path}'")));
                 }
-                None => catalogue.check_new(to)?,
+                None => catalogue.check_new(to).and_then(|()| catalogue.check_below(path, to))?,
             }
             Ok(vec![CatalogueOp::Rename { id, name: to }])
         })
@@ -447,6 +476,9 @@ impl Pool {
     /// [`Error::NotFound`]; [`Error::Exists`] if the tag holds it already.
     pub fn hold(&self, snapshot: &str, tag: &str, created: u64) -> Result<()> {
         check_part(tag, "hold")?;
+        if tag.len() > PATH_BYTES_MAX {
+            return Err(Error::Invalid(format!("the name of a hold is longer than {PATH_BYTES_MAX} bytes")));
+        }
         self.perform(|catalogue, _| {
             let id = catalogue.snapshot_at(snapshot)?;
             if catalogue.get(id)?.holds.contains_key(tag) {
@@ -577,10 +609,12 @@ impl Pool {
             let ops = plan(&catalogue, 0)?;
             catalogue.check_bounds(&ops, &self.shared)?;
             for op in &ops {
-                if let CatalogueOp::Destroy { id } = op
-                    && catalogue.as_ancestor(*id).is_some()
-                {
-                    catalogue.read_dead(*id)?;
+                match *op {
+                    CatalogueOp::Destroy { id } if catalogue.as_ancestor(id).is_some() => {
+                        catalogue.read_dead(id)?;
+                    }
+                    CatalogueOp::Snapshot { dataset, .. } => catalogue.read_open(dataset)?,
+                    _ => {}
                 }
             }
         }
@@ -601,12 +635,14 @@ impl Pool {
         if encoded.len() as u64 > REDO_BYTES_MAX {
             return Err(Error::Invalid("that is too much at once".into()));
         }
+        // They come into the log once they are done: every opening does again what the log has, and could not if damage to
+        // a tree prevents it. Nobody sees them before, since the catalogue is locked.
+        let done = ops.iter().try_for_each(|op| catalogue.perform(op));
+        done.inspect_err(|error| self.shared.fail(error))?;
         let appended = log.writer.append(0, &[], encoded.len(), |_| encoded, false);
         let appended = appended.inspect_err(|error| self.shared.fail(error))?;
         count(&self.shared.counters.framing_bytes, appended.framing_bytes);
         log.window_bytes += appended.written_bytes;
-        let done = ops.iter().try_for_each(|op| catalogue.perform(op));
-        done.inspect_err(|error| self.shared.fail(error))?;
         catalogue.rebudget(&self.shared);
         if catalogue.inherit_compression() {
             // Objects that were not counted so far may want a model now.

@@ -145,7 +145,7 @@ impl Pool {
         self.tell_rescue(&mut walk.report);
         self.check_versions(&catalogue, &mut walk, progress);
         self.check_own(&mut walk);
-        for item in &catalogue.unreferenced {
+        for item in catalogue.all_unreferenced() {
             self.check_unreferenced(item, &catalogue.parts.blocks, &mut walk);
         }
         if walk.own_entries != walk.dead_entries && !walk.report.incomplete {

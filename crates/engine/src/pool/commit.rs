@@ -174,6 +174,10 @@ impl Pool {
         let parts =
             taken.iter().map(|(dataset, pending)| self.encode(dataset, pending, &mut records, hurried));
         let parts = parts.collect::<Result<Vec<EncodedPages<'_>>>>()?;
+        // Every opening does again what the log has, and could not if a tree is damaged. So that is met before.
+        for ((dataset, _), part) in taken.iter().zip(&parts) {
+            dataset.load_pages(part.pages.iter().map(|(page, _)| *page))?;
+        }
         let mut runs = Vec::new();
         let appended = log.writer.append(
             0,

@@ -86,7 +86,7 @@ impl Catalogue {
 
     /// Returns the bytes of records that were born after snapshot `before` and that version `id` has from the versions
     /// it grows from, down to `before`.
-    fn kept(&self, id: u64, before: u64) -> Result<u64> {
+    pub(super) fn kept(&self, id: u64, before: u64) -> Result<u64> {
         let dead = |id: u64| self.dead_bytes_from(id, before);
         let prev = |id: u64| self.versions.get(&id).map_or(0, |version| version.prev);
         let (mut at, mut kept, mut died) = (prev(id), 0, dead(id)?);

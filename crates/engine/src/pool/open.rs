@@ -625,7 +625,11 @@ impl Pool {
     /// Applies the stored properties that concern the engine.
     fn apply_properties(&self) -> Result<()> {
         if let Some(value) = self.property("compression")? {
-            self.set_compression(value.parse::<Compression>()?);
+            // Without it pages are coded as by default, and the pool can be used.
+            match value.parse::<Compression>() {
+                Ok(compression) => self.set_compression(compression),
+                Err(error) => tracing::warn!(%error, "a property is not obeyed"),
+            }
         }
         let is_on = |name| self.property(name).map(|value| value.as_deref() == Some("on"));
         self.set_autotrim(is_on("autotrim")?);

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::Pool;
-use crate::dataset::count;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
+use crate::dataset::{Dataset, count};
 use crate::{Key, Result};
 
 impl Pool {
@@ -32,6 +32,8 @@ impl Pool {
 
     fn log_own_value(&self, key: Key, take: &dyn Fn() -> Option<Vec<u8>>) -> Result<()> {
         self.prepare_commit()?;
+        // Once the log has the value, every opening has to put it into the tree.
+        self.own.get(&key)?;
         let mut log = self.log.lock();
         self.check_failed()?;
         if self.shared.read_only.load(Ordering::Relaxed) {

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use super::Pool;
-use super::catalogue::Unreferenced;
+use super::catalogue::{Catalogue, Unreferenced};
 use super::store::Nodes;
-use crate::dataset::{Bucket, LiveDataset, Sublist};
+use crate::dataset::{Bucket, LiveDataset, SpaceAccounting, Sublist};
 use crate::tree::reap;
 use crate::{Error, Key, Ptr, Result};
 
@@ -19,7 +19,8 @@ const STEP_RECORDS: usize = 2048;
 const STEPS_MAX: usize = 64;
 /// Number of buckets of a dead list that a step forgets.
 const STEP_BUCKETS: usize = 64;
-/// Number of tries of a step before the space of what cannot be read is given up: a device may have had a bad moment.
+/// Number of tries of a step before what cannot be read is set aside or, if it is damaged, its space given up: a device may
+/// have had a bad moment.
 const TRIES: u32 = 16;
 
 /// Work of one step, with the data that it has read.
@@ -39,13 +40,39 @@ enum ReapStep {
     Buckets(Vec<(u64, Bucket)>),
     Tree {
         dead: Vec<Ptr>,
+        /// Nodes that a device does not read, and the key from which on what is below them is to be freed.
+        unread: (Vec<Ptr>, Option<Key>),
         next: Option<Key>,
     },
+    /// A device does not read what the item needs.
+    Aside,
 }
 
 /// Returns true if a later try may succeed: damage stays, but a device may read the next time what it failed to read.
 const fn may_pass(error: &Error) -> bool {
     !matches!(error, Error::Corrupt { .. })
+}
+
+impl Catalogue {
+    /// Sets the first unreferenced item aside.
+    fn set_aside(&mut self) {
+        self.aside.extend(self.unreferenced.pop_front());
+    }
+
+    /// Sets parts of the tree aside that is the first unreferenced item; its records before `cursor` are freed.
+    fn set_parts_aside(&mut self, parts: &[Ptr], cursor: Option<Key>) {
+        for part in parts {
+            let Some(Unreferenced::Tree { data, bound, node_bound, .. }) = self.unreferenced.front() else {
+                return;
+            };
+            let (bound, node_bound, shares) = (*bound, *node_bound, data.shares_records());
+            let data = self.dataset_of(0, self.tree(Some(*part)), SpaceAccounting::default());
+            if shares {
+                data.assume_shared();
+            }
+            self.aside.push(Unreferenced::Tree { data, bound, node_bound, cursor });
+        }
+    }
 }
 
 impl Pool {
@@ -56,7 +83,7 @@ impl Pool {
             Unreferenced::Records { bucket, held: false } => bucket.bytes,
             Unreferenced::Records { .. } | Unreferenced::List { .. } | Unreferenced::Tree { .. } => 0,
         };
-        self.catalogue.read().unreferenced.iter().map(one).sum()
+        self.catalogue.read().all_unreferenced().map(one).sum()
     }
 
     /// Returns true if anything that was destroyed is not freed yet.
@@ -65,8 +92,8 @@ impl Pool {
     }
 
     /// Frees one step of what was destroyed. Returns false if there is nothing to do before the next checkpoint, or if
-    /// something could not be read for now. Data that stays unreadable is given up: the pool goes on without its space,
-    /// which the program's log and `check` tell.
+    /// something could not be read for now. What a device still does not read then is left to the next opening. Damaged data
+    /// is given up: the pool goes on without its space, which the program's log and `check` tell.
     ///
     /// # Errors An error if the pool takes no changes; errors of the log.
     pub fn reap(&self) -> Result<bool> {
@@ -80,6 +107,10 @@ impl Pool {
                 *failed += 1;
                 tracing::warn!(%error, attempt = *failed, "what was destroyed could not be read, and is yet to be freed");
                 return Ok(false);
+            }
+            Err(error) if may_pass(&error) => {
+                tracing::error!(%error, "what was destroyed cannot be read; it is freed when the pool was opened again");
+                ReapStep::Aside
             }
             Err(error) => {
                 tracing::error!(%error, "what was destroyed cannot be read; its space is lost");
@@ -171,15 +202,22 @@ impl Pool {
         if let Some(at) = passing.filter(|_| !last) {
             return Err(found.unreadable.swap_remove(at).1);
         }
-        for (ptr, error) in &found.unreadable {
-            tracing::error!(addr = %ptr.addr, %error, "a node of a destroyed dataset could not be read; its space is lost");
-        }
         let mut dead = found.nodes;
+        let mut unread = Vec::new();
+        for (ptr, error) in &found.unreadable {
+            if may_pass(error) {
+                tracing::error!(addr = %ptr.addr, %error, "a node of a destroyed dataset could not be read; it is freed when the pool was opened again");
+                unread.push(*ptr);
+                dead.retain(|node| node.addr != ptr.addr);
+            } else {
+                tracing::error!(addr = %ptr.addr, %error, "a node of a destroyed dataset could not be read; its space is lost");
+            }
+        }
         dead.extend(found.pages.into_iter().filter(|page| page.addr.raw() >= bound));
         if shared {
             self.keep_live(&mut dead, last)?;
         }
-        Ok(ReapStep::Tree { dead, next: found.next })
+        Ok(ReapStep::Tree { dead, unread: (unread, cursor), next: found.next })
     }
 
     /// Reduces `ptrs` to live records, each once: pages may share records, so that a record comes several times, or was
@@ -234,11 +272,13 @@ impl Pool {
                     }
                 }
             }
-            (Some(Unreferenced::Tree { cursor, .. }), ReapStep::Tree { dead, next }) => {
+            (Some(Unreferenced::Tree { cursor, .. }), ReapStep::Tree { dead, unread, next }) => {
                 self.shared.free_pages(dead);
                 *cursor = *next;
                 done = next.is_none();
+                catalogue.set_parts_aside(&unread.0, unread.1);
             }
+            (Some(_), ReapStep::Aside) => catalogue.set_aside(),
             (Some(_), _) => done = true,
             (None, _) => {}
         }
@@ -248,3 +288,6 @@ impl Pool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::Pool;
 use super::catalogue::Catalogue;
+use super::catalogue_ops::PROPERTIES_CHANGED;
 use super::compare::Comparison;
 use super::send::{HIDDEN, VersionPins, hidden};
 use crate::dataset::redo::CatalogueOp;
@@ -156,7 +157,12 @@ impl<'a> Rebase<'a> {
         // The snapshot that was made to compare the clone would hinder the swap.
         (self.ours, self.pin) = (None, None);
         let Some(hidden) = self.hidden.take() else { return Ok(()) };
-        let done = self.swap(&hidden);
+        let done = loop {
+            match self.swap(&hidden) {
+                Err(Error::Busy(why)) if why == PROPERTIES_CHANGED => {}
+                done => break done,
+            }
+        };
         if done.is_err() {
             self.hidden = Some(hidden);
         }
@@ -175,6 +181,7 @@ impl<'a> Rebase<'a> {
                 return Err(Error::Busy(format!("'{path}' was renamed meanwhile")));
             }
             catalogue.check_unpinned(dataset)?;
+            catalogue.check_passed_on(dataset, &properties)?;
             let own = catalogue.check_own_snapshots(dataset, self.destroy_own)?;
             let mut ops = catalogue.back_to(own, catalogue.origin_of_clone(dataset)?)?;
             ops.push(CatalogueOp::Destroy { id: dataset });

@@ -61,7 +61,7 @@ impl Pool {
 
     /// Makes sure that changed tree nodes keep within their share of memory: waits for the checkpoint that is under
     /// way, or makes one.
-    fn make_tree_room(&self) -> Result<()> {
+    pub(super) fn make_tree_room(&self) -> Result<()> {
         if self.nodes.unstored_bytes() < self.sizing().unstored_tree_max() {
             return Ok(());
         }

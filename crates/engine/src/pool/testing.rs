@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use crate::Result;
 use crate::dataset::Change;
 use crate::device::{Device, SimDevice};
+use crate::tree::{Tree, Visit};
+use crate::{Key, Ptr, Result};
 
 /// Size of pages in bytes.
 pub(super) const PAGE: u32 = 8192;
@@ -52,4 +53,27 @@ pub(super) fn write(pool: &Pool, pages: impl Iterator<Item = u64>, generation: u
         pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
     }
     pool.sync().unwrap();
+}
+
+/// Returns the stored leaves of a tree, each with its first key.
+pub(super) fn leaves(tree: &Tree) -> Vec<(Ptr, Key)> {
+    let (mut leaves, mut last) = (Vec::new(), None);
+    let walked = tree.walk(&mut |visit| {
+        match visit {
+            Visit::Node { ptr, level, .. } => last = (level == 0).then_some(ptr),
+            Visit::Entry(key, _) => leaves.extend(last.take().map(|ptr| (ptr, key))),
+            Visit::Damaged { .. } => {}
+        }
+        Ok(())
+    });
+    walked.unwrap();
+    leaves
+}
+
+/// Damages both copies of a node.
+pub(super) fn damage(device: &SimDevice, pool: &Pool, ptr: Ptr) {
+    for addr in [ptr.addr, ptr.addr.copy()] {
+        let place = pool.shared.segments.locate(&pool.shared.devices, addr).unwrap();
+        device.flip_bit(place.offset + 8, 1);
+    }
 }

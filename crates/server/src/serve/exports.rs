@@ -107,6 +107,12 @@ impl Exports {
         Ok(Announced::Now)
     }
 
+    /// Returns true if the dataset was announced, and did not arrive yet.
+    #[cfg(test)]
+    pub(super) fn is_coming(&self, id: u64) -> bool {
+        self.state.lock().coming.contains(&id)
+    }
+
     /// Adds a mount that was announced, or takes the announcement back after a failure.
     pub(super) fn arrived(&self, id: u64, mounted: Result<Arc<Mounted>>) -> Result<()> {
         let mut state = self.state.lock();

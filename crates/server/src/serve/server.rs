@@ -60,7 +60,7 @@ pub(crate) struct Server {
     stopping: Arc<Stopping>,
     watched: Watched,
     /// Locked for reading while mounts are made; for writing while the use of datasets must not change.
-    dataset_lock: Arc<RwLock<()>>,
+    pub(super) dataset_lock: Arc<RwLock<()>>,
     pool_work: Mutex<Option<pool::Background>>,
     /// The thread that makes snapshots by policy, from the first mount on.
     snapshotter: Mutex<Option<Snapshotter>>,
@@ -214,7 +214,10 @@ impl Server {
             return Ok(why);
         }
         let unchanged = self.dataset_lock.read();
-        let mounted = self.check(wanted, &name).and_then(|()| self.attach(wanted, None));
+        // While this waited for the lock, the name may have passed to another dataset, which is not announced.
+        let is_it = self.pool.version(&wanted.path).is_ok_and(|version| version.id == id);
+        let checked = if is_it { self.check(wanted, &name) } else { Err(replaced(&name)) };
+        let mounted = checked.and_then(|()| self.attach(wanted, None));
         // The lock is given back once the mount is listed: whoever waits for it, to destroy, roll back or rename the
         // dataset, looks for mounts in the list, and would take an announced one for none.
         let arrived = self.exports.arrived(id, mounted);
@@ -381,6 +384,11 @@ impl Server {
     pub(super) fn streaming(&self) -> StreamContext<'_> {
         StreamContext { pool: &self.pool, exports: &self.exports, dataset_lock: &self.dataset_lock }
     }
+}
+
+/// Returns the error of a mount whose dataset has lost its name.
+fn replaced(name: &str) -> Failure {
+    Failure::new(format!("{name} has just become another dataset")).hint("try again")
 }
 
 /// Returns advice on how to give an option that holds for the whole pool.

@@ -22,6 +22,15 @@ const LIMIT_PERCENT: u64 = 90;
 /// Interval between two turns, in seconds; turns begin at full minutes.
 const INTERVAL_SECONDS: u64 = 60;
 
+/// Findings of a turn.
+struct Plan {
+    /// All datasets and snapshots.
+    listed: Vec<Listed>,
+    work: SnapshotChanges,
+    /// The first policy that is not understood; its dataset has no work.
+    unknown: Option<Failure>,
+}
+
 /// State that lasts from one turn to the next.
 pub(crate) struct Turns {
     limit_percent: u64,
@@ -46,33 +55,37 @@ impl Turns {
         now: u64,
     ) -> Result<()> {
         // The list, which sums up all datasets, is made only if a policy exists.
-        if !pool.is_set_anywhere(POLICY) || self.plan(pool, now, true)?.1 == SnapshotChanges::default() {
+        if !pool.is_set_anywhere(POLICY) {
             return Ok(());
         }
+        let planned = self.plan(pool, now, true)?;
+        if planned.work == SnapshotChanges::default() {
+            return planned.unknown.map_or(Ok(()), Err);
+        }
         let _unchanged = dataset_lock.write();
-        let (mut listed, mut work) = self.plan(pool, now, true)?;
+        let Plan { mut listed, mut work, unknown } = self.plan(pool, now, true)?;
         let due = std::mem::take(&mut work.due);
         let made = due.iter().map(|(name, period, datasets)| make(pool, name, *period, datasets, now));
         let failed = made.filter_map(Result::err).fold(None, |first, failure| first.or(Some(failure)));
         if failed.is_some() {
             // None goes to make room for one that could not be made. All others that are too many go.
-            (listed, work) = self.plan(pool, now, false)?;
+            Plan { listed, work, .. } = self.plan(pool, now, false)?;
         }
-        remove(pool, mounts, &listed, &work.too_many)?;
-        failed.map_or(Ok(()), Err)
+        let removed = remove(pool, mounts, &listed, &work.too_many);
+        failed.or(removed.err()).or(unknown).map_or(Ok(()), Err)
     }
 
-    /// Returns all datasets and snapshots, and the work that is due. Snapshots are made only if `may_be_made`.
-    fn plan(&mut self, pool: &Pool, now: u64, may_be_made: bool) -> Result<(Vec<Listed>, SnapshotChanges)> {
+    /// Returns the work that is due. Snapshots are made only if `may_be_made`.
+    fn plan(&mut self, pool: &Pool, now: u64, may_be_made: bool) -> Result<Plan> {
         let failed = |error| engine_errors::failed("cannot see to snapshots by policy", &error);
         let listed = pool.list().map_err(failed)?;
-        let policies = policies(pool.name(), &listed)?;
+        let (policies, unknown) = policies(pool.name(), &listed)?;
         let policy = |path: &str| policies.get(path).cloned().unwrap_or_default();
         let mut work = retention::work(&listed, now, may_be_made, &policy);
         if !work.due.is_empty() && self.is_full(pool) {
             work = retention::work(&listed, now, false, &policy);
         }
-        Ok((listed, work))
+        Ok(Plan { listed, work, unknown })
     }
 
     /// Returns true if the pool is above its limit, and logs when that begins and ends.
@@ -94,20 +107,22 @@ impl Turns {
     }
 }
 
-/// Returns the policies of all datasets, by path.
-fn policies(pool: &str, listed: &[Listed]) -> Result<BTreeMap<String, SnapshotPolicy>> {
+/// Returns the policies of all datasets, by path, and an error that names the first one that is not understood.
+fn policies(pool: &str, listed: &[Listed]) -> Result<(BTreeMap<String, SnapshotPolicy>, Option<Failure>)> {
     let property = props::find(POLICY)?;
     let properties = ListedProperties::new(pool, listed);
-    let mut found = BTreeMap::new();
+    let (mut found, mut unknown) = (BTreeMap::new(), None);
     for dataset in listed.iter().filter(|found| !found.is_snapshot) {
         let (text, _) = settings::of(&properties, &dataset.path, property)?;
-        let policy = text.parse().map_err(|()| {
+        if let Ok(policy) = text.parse() {
+            found.insert(dataset.path.clone(), policy);
+        } else {
             let name = names::full(pool, &dataset.path);
-            Failure::new(format!("the policy of {name} is \"{text}\", which is unknown here"))
-        })?;
-        found.insert(dataset.path.clone(), policy);
+            let what = format!("the policy of {name} is \"{text}\", which is unknown here");
+            unknown.get_or_insert_with(|| Failure::new(what));
+        }
     }
-    Ok(found)
+    Ok((found, unknown))
 }
 
 /// Makes the snapshots of a period, all at one instant. Datasets whose paths leave no room for the snapshot's name get none,
@@ -133,12 +148,13 @@ fn make(pool: &Pool, name: &str, period: Period, datasets: &[String], now: u64) 
     }
 }
 
-/// Destroys snapshots, except those that are in use.
+/// Destroys snapshots, except those that are in use. One that cannot be destroyed keeps none of the others.
 fn remove(pool: &Pool, mounts: &dyn Mounts, listed: &[Listed], paths: &[String]) -> Result<()> {
     let going = listed.iter().filter(|found| paths.contains(&found.path));
     let is_unused =
         |found: &&Listed| mounts.mounted_at(found.id).is_none() && mounts.open_below(found.id).is_none();
     let going: Vec<&Listed> = going.filter(is_unused).collect();
+    let mut failed = None;
     for found in going {
         mounts.close_snapshot(found.id);
         let name = names::full(pool.name(), &found.path);
@@ -147,11 +163,12 @@ fn remove(pool: &Pool, mounts: &dyn Mounts, listed: &[Listed], paths: &[String])
             // It is in use by a stream, for instance; a later turn removes it.
             Err(Error::Busy(why)) => tracing::debug!(name, why, "a snapshot stays for now"),
             Err(error) => {
-                return Err(engine_errors::failed(format!("cannot remove {name} by policy"), &error));
+                let failure = engine_errors::failed(format!("cannot remove {name} by policy"), &error);
+                failed = failed.or(Some(failure));
             }
         }
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 #[derive(Default)]
@@ -314,6 +331,24 @@ mod tests {
         assert_eq!(snapshots(&pool, "db"), expected);
         assert_eq!(snapshots(&pool, "db/log"), expected);
         assert_eq!(snapshots(&pool, &long), Vec::<String>::new());
+    }
+
+    /// A pool may come from a later version, that knows more of them.
+    #[test]
+    fn a_policy_that_nobody_knows_concerns_its_dataset_alone() {
+        let pool = pool();
+        let mut turns = Turns::default();
+        pool.set_property_of("db", POLICY, Some("yearly=3")).unwrap();
+        pool.set_property_of("other", POLICY, Some("minutely=2")).unwrap();
+        for minute in 0..4 {
+            let done = turns.turn(&pool, &NoMounts, &RwLock::default(), START + minute * MINUTE);
+            assert!(done.unwrap_err().to_string().contains("the policy of tank/db"));
+        }
+        assert_eq!(
+            snapshots(&pool, "other"),
+            ["auto-minutely-2026-11-21T13:09", "auto-minutely-2026-11-21T13:10"]
+        );
+        assert_eq!(snapshots(&pool, "db/log"), Vec::<String>::new());
     }
 
     #[test]

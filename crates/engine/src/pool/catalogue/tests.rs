@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use crate::dataset::{Bucket, Change, DeadBlocks, DeadList, space_of};
+use crate::dataset::redo::TEXT_BYTES_MAX;
+use crate::dataset::{Bucket, Change, Dataset, DeadBlocks, DeadList, space_of};
 use crate::pool::Pool;
-use crate::pool::testing::{PAGE, fresh, try_open};
-use crate::{Addr, Ptr};
+use crate::pool::testing::{PAGE, damage, fresh, leaves, open, page, try_open, write};
+use crate::{Addr, Error, Key, Ptr};
 
 /// Small numbers from a seed.
 struct Draw(u64);
@@ -133,9 +134,13 @@ fn small(at: u64, generation: u64) -> Vec<u8> {
 }
 
 fn overwrite(pool: &Pool, pages: impl Iterator<Item = u64>, generation: u64) {
+    overwrite_in(pool, &*pool.dataset, pages, generation);
+}
+
+fn overwrite_in(pool: &Pool, dataset: &dyn Dataset, pages: impl Iterator<Item = u64>, generation: u64) {
     for at in pages {
         let (offset, data) = (at * u64::from(PAGE), small(at, generation));
-        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+        dataset.apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
     }
     pool.sync().unwrap();
 }
@@ -258,4 +263,129 @@ fn nodes_of_versions_that_go_stay_promised() {
     go(&|| pool.rollback("@before", false).unwrap());
     checked(&pool);
     pool.verify_reserves().unwrap();
+}
+
+/// Every opening does again what the log has. If that had failed for damage, the pool could not be opened any more.
+#[test]
+fn an_operation_that_met_damage_is_not_in_the_log() {
+    let (device, pool) = fresh();
+    overwrite(&pool, 0..12_000, 1);
+    pool.snapshot(&[""], "before", 1).unwrap();
+    overwrite(&pool, 0..10_000, 2);
+    // The records in memory fill another block when the snapshot goes, behind all others.
+    let open_records = || pool.dataset.accounting().dead.open().map(|(_, ptrs)| ptrs.len()).sum::<usize>();
+    for at in 10_000..12_000 {
+        if (600..900).contains(&open_records()) {
+            break;
+        }
+        overwrite(&pool, at..at + 1, 2);
+    }
+    assert!(open_records() >= 600);
+    pool.checkpoint(false).unwrap();
+    let own = leaves(&pool.own.tree);
+    assert!(own.len() > 2, "the buckets are in another leaf");
+    damage(&device, &pool, own.last().unwrap().0);
+    drop(pool);
+    let pool = open(&device);
+    pool.destroy_snapshots(&["@before"]).unwrap_err();
+    drop(pool);
+    let pool = open(&device);
+    assert!(pool.version("@before").is_ok());
+    overwrite(&pool, 0..10, 3);
+}
+
+/// It is refused before anything of it is done.
+#[test]
+fn a_snapshot_that_meets_a_damaged_dead_list_costs_nobody_else_anything() {
+    let (device, pool) = fresh();
+    pool.create_dataset("db", 1).unwrap();
+    pool.create_dataset("other", 1).unwrap();
+    for path in ["", "db"] {
+        let dataset = pool.open_dataset(path).unwrap();
+        overwrite_in(&pool, &*dataset, 0..10_000, 1);
+        pool.snapshot(&[path], "before", 1).unwrap();
+        overwrite_in(&pool, &*dataset, 0..9_600, 2);
+        overwrite_in(&pool, &*dataset, 9_600..9_700, 2);
+    }
+    let dead = pool.version("db").unwrap().accounting().dead;
+    assert!(dead.is_open() && dead.id > 1);
+    pool.checkpoint(false).unwrap();
+    let (own, bucket) = (leaves(&pool.own.tree), Key::new(dead.id, Key::BUCKET, 0));
+    let at = own.iter().rposition(|(_, first)| *first <= bucket).unwrap();
+    assert!(at > 0, "the pool can be opened without it");
+    damage(&device, &pool, own[at].0);
+    drop(pool);
+    let pool = open(&device);
+    pool.snapshot(&["db"], "after", 1).unwrap_err();
+    pool.snapshot(&["other"], "after", 1).unwrap();
+    overwrite(&pool, 0..10, 3);
+}
+
+/// Whatever is accepted can be read again: a longer text than that would keep the pool from opening for ever.
+#[test]
+fn names_that_could_not_be_read_again_are_refused() {
+    let (device, pool) = fresh();
+    pool.snapshot(&[""], "a", 1).unwrap();
+    for bytes in [256, TEXT_BYTES_MAX + 1, 100_000] {
+        let long = "x".repeat(bytes);
+        assert!(matches!(pool.hold("@a", &long, 1), Err(Error::Invalid(_))), "a hold of {bytes} bytes");
+        assert!(matches!(pool.rename("@a", &long), Err(Error::Invalid(_))), "a snapshot of {bytes} bytes");
+    }
+    // Each part becomes longer from the bottom up: no new path is too long, and what lies below would be.
+    let (mut path, mut paths) = (String::from("d"), Vec::new());
+    for _ in 0..60 {
+        pool.create_dataset(&path, 1).unwrap();
+        paths.push(path.clone());
+        path += "/d";
+    }
+    let mut refused = 0;
+    for path in paths.iter().rev() {
+        let to = format!("{}{}", &path[..path.len() - 1], "y".repeat(256 - path.len()));
+        refused += u32::from(pool.rename(path, &to).is_err());
+    }
+    assert!(refused > 50, "{refused}");
+    pool.checkpoint(false).unwrap();
+    drop(pool);
+    let pool = open(&device);
+    assert!(pool.list().unwrap().iter().all(|listed| listed.path.len() <= 255));
+    pool.hold("@a", &"x".repeat(255), 1).unwrap();
+    pool.rename("@a", &"y".repeat(255)).unwrap();
+    drop(pool);
+    assert_eq!(open(&device).list().unwrap().iter().filter(|listed| !listed.holds.is_empty()).count(), 1);
+}
+
+/// As with operations: the pool has failed in any case, and could not be opened any more.
+#[test]
+fn pages_that_cannot_be_put_into_their_tree_are_not_in_the_log() {
+    let (device, pool) = fresh();
+    overwrite(&pool, 0..20_000, 1);
+    pool.checkpoint(false).unwrap();
+    let all = leaves(&pool.dataset.tree);
+    let at = all.iter().rposition(|(_, first)| *first <= Key::page(4, 10_000)).unwrap();
+    assert!(at > 0 && at + 1 < all.len());
+    damage(&device, &pool, all[at].0);
+    drop(pool);
+    let pool = open(&device);
+    // Deltas of this file do not pay, so that most commits do not look what its pages were.
+    (2..5).for_each(|generation| write(&pool, 0..16, generation));
+    for at in 10_000..10_009 {
+        let (offset, data) = (at * u64::from(PAGE), small(at, 2));
+        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+    }
+    pool.sync().unwrap_err();
+    drop(pool);
+    let pool = open(&device);
+    let mut found = vec![0; PAGE as usize];
+    pool.dataset().read(4, PAGE, 3 * u64::from(PAGE), &mut found).unwrap();
+    assert!(found == page(3, 4));
+    overwrite(&pool, 0..10, 9);
+}
+
+/// A later version may know more of them.
+#[test]
+fn a_codec_that_nobody_knows_keeps_no_pool_from_opening() {
+    let (device, pool) = fresh();
+    pool.set_property("compression", Some("a later one")).unwrap();
+    drop(pool);
+    overwrite(&open(&device), 0..10, 1);
 }

@@ -100,6 +100,29 @@ impl FrameChanges {
         self.records.par_iter().zip(&self.record_sizes).with_min_len(8).try_for_each(check)
     }
 
+    /// Brings the nodes of the tree into memory that the changes need. A node that cannot be read is an error of this
+    /// stream alone; once the log has the changes, it would be one of the pool, and of every opening after that.
+    fn load_nodes(&self, data: &LiveDataset) -> Result<()> {
+        let mut keys = Vec::new();
+        for change in &self.changes {
+            match change {
+                StreamChange::Value(key, _) => keys.push(*key),
+                StreamChange::Punch { object, from, to } => {
+                    keys.extend(LiveDataset::keys_of_punch(*object, *from, *to));
+                }
+                StreamChange::Pages { object, first, pages, .. } => {
+                    keys.push(Key::new(*object, Key::USAGE, 0));
+                    let mut replaced = vec![None; pages.len()];
+                    data.tree.pages(*object, *first, &mut replaced)?;
+                    let bases = data.bases_between(*object, *first, first + pages.len() as u64)?;
+                    let replaced = replaced.into_iter().flatten().chain(bases.into_values().flatten());
+                    data.any_is_shared(&replaced.collect::<Vec<Ptr>>())?;
+                }
+            }
+        }
+        data.load_keys(keys)
+    }
+
     fn push(
         &mut self,
         entry: StreamEntry<'_>,
@@ -313,6 +336,7 @@ impl Pool {
     /// Commits a group to the dataset that is being received, together with the progress that it makes.
     pub(super) fn commit_group(&self, data: &LiveDataset, group: &FrameChanges, token: &Token) -> Result<()> {
         self.shared.check_writable()?;
+        self.make_tree_room()?;
         let claim = Claim { bytes: group.claim_bytes, logical_bytes: 0 };
         let mut tries = 0;
         loop {
@@ -347,7 +371,7 @@ impl Pool {
             }
             tries += 1;
         }
-        let committed = self.append_group(data, group, token);
+        let committed = group.load_nodes(data).and_then(|()| self.append_group(data, group, token));
         data.release_apart(claim);
         committed
     }

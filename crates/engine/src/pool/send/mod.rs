@@ -86,6 +86,12 @@ pub(super) fn hidden(path: &str) -> String {
     }
 }
 
+fn being_received(path: &str) -> Error {
+    Error::Busy(format!(
+        "a stream is being received into '{path}' just now; wait until that 'pagefold receive' has ended, or end it"
+    ))
+}
+
 /// Keeps versions from being destroyed (N4).
 pub(super) struct VersionPins<'a> {
     pool: &'a Pool,
@@ -150,11 +156,14 @@ impl Catalogue {
     /// Returns an error while a stream is being received into dataset `path`.
     fn check_not_received(&self, path: &str) -> Result<()> {
         match self.dataset(&hidden(path)) {
-            Ok(id) if self.pins.contains_key(&id) => Err(Error::Busy(format!(
-                "a stream is being received into '{path}' just now; wait until that 'pagefold receive' has ended, or end it"
-            ))),
+            Ok(id) if self.pins.contains_key(&id) => Err(being_received(path)),
             _ => Ok(()),
         }
+    }
+
+    /// Returns an error if another stream into dataset `path` has just begun.
+    fn check_not_begun(&self, path: &str) -> Result<()> {
+        if self.dataset(&hidden(path)).is_ok() { Err(being_received(path)) } else { Ok(()) }
     }
 
     fn partial(&self, id: u64) -> Option<Partial> {

@@ -14,7 +14,7 @@ use crate::dataset::{LiveDataset, ModelEntry, ModelPin, count};
 use crate::limits::MODELS_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
-use crate::pool::catalogue_ops::{PATH_BYTES_MAX, check_part};
+use crate::pool::catalogue_ops::{PATH_BYTES_MAX, PROPERTIES_CHANGED, check_part};
 use crate::record::{ModelId, codec_of, encode_metadata};
 use crate::{Error, Key, Result};
 
@@ -150,7 +150,7 @@ impl Pool {
         })
     }
 
-    fn make_hidden(
+    pub(super) fn make_hidden(
         &self,
         path: &str,
         hidden: &str,
@@ -161,6 +161,7 @@ impl Pool {
         let token = token.to_string();
         let created = options.created;
         self.perform(|catalogue, _| {
+            catalogue.check_not_begun(path)?;
             let id = catalogue.next_id;
             let make = match ReceiveTarget::find(self, catalogue, path, head, options)? {
                 ReceiveTarget::New => CatalogueOp::Create { id, created, name: hidden },
@@ -299,6 +300,15 @@ impl Receiving<'_> {
 
     /// Gives the received dataset its name and its snapshot, in one instant (N1).
     fn finish(&self) -> Result<()> {
+        loop {
+            match self.try_finish() {
+                Err(Error::Busy(why)) if why == PROPERTIES_CHANGED => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn try_finish(&self) -> Result<()> {
         let (pool, path, head) = (self.pool, self.path, &self.head);
         let origin = head.to.to_string();
         // The properties of the dataset that is replaced pass to the received one.
@@ -328,6 +338,7 @@ impl Receiving<'_> {
             if let ReceiveTarget::Onto { dataset, .. } = target {
                 catalogue.check_stored(dataset)?;
                 catalogue.check_unpinned(dataset)?;
+                catalogue.check_passed_on(dataset, &properties)?;
                 ops.extend(properties.iter().map(|(name, value)| CatalogueOp::Property {
                     id,
                     name,

@@ -1,14 +1,16 @@
 //! Streams that no sender makes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::wire::{EndFrame, FrameKind, FrameWriter, HeadFrame, StreamEntry, StreamPage};
-use super::{Origin, ReceiveOptions, Source};
+use super::{Origin, ReceiveOptions, Source, StreamHead, StreamWriter, Token};
 use crate::dataset::Change;
 use crate::device::{Device, SimDevice};
+use crate::pool::testing::{damage, fresh, leaves, open, write};
 use crate::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use crate::record::{Compression, Encoder, Needs};
-use crate::{Error, Result};
+use crate::{Error, Key, Result};
 
 const PAGE: u32 = 8192;
 const OPTIONS: ReceiveOptions = ReceiveOptions { created: 1, keep: false, force: false };
@@ -164,4 +166,131 @@ fn a_second_stream_is_told_that_one_is_being_received() {
     };
     target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut meanwhile).unwrap();
     assert!(refused > 0);
+}
+
+/// Makes a whole stream of as many objects, each with a value of half a KiB.
+fn values(to: Origin, objects: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let head = StreamHead { to, from: None, after: None, name: "one".into(), expected_bytes: 1 };
+    let mut writer = StreamWriter::new(&mut out, &head).unwrap();
+    for object in 2..objects + 2 {
+        writer.put(Key::new(object, 1, 0), &[object as u8; 512]).unwrap();
+    }
+    writer.end().unwrap();
+    out
+}
+
+/// The log had the changes already: the whole pool failed, and could not be opened any more.
+#[test]
+fn a_stream_onto_a_damaged_dataset_costs_nobody_else_anything() {
+    let (device, target) = fresh();
+    let from = Origin { pool: Guid([1; 16]), number: 7, created: 3 };
+    target.receive("copy", &OPTIONS, &mut values(from, 1000).as_slice(), &mut |_| {}).unwrap();
+    target.checkpoint(false).unwrap();
+    let all = leaves(&target.version("copy").unwrap().tree);
+    assert!(all.len() > 4);
+    let (leaf, key) = all[all.len() / 2];
+    damage(&device, &target, leaf);
+    drop(target);
+    let target = open(&device);
+    let put = StreamEntry::Put(key, b"new");
+    let record = record(PAGE as usize);
+    let paged = pages(key.object, PAGE, 0, vec![StreamPage::Record(&record, Needs::default())]);
+    let punch = StreamEntry::Punch { object: key.object, first: 3, count: 2 };
+    for entry in [put, StreamEntry::Delete(key), paged, punch] {
+        let refused = target.receive("copy", &OPTIONS, &mut stream(from, &[entry]).as_slice(), &mut |_| {});
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    }
+    target.create_dataset("other", 1).unwrap();
+    drop(target);
+    let target = open(&device);
+    assert!(target.version("other").is_ok() && target.partials().is_empty());
+    let other = StreamEntry::Put(Key::new(5000, 1, 0), b"new");
+    target.receive("copy", &OPTIONS, &mut stream(from, &[other]).as_slice(), &mut |_| {}).unwrap();
+}
+
+/// Nodes that change are written by a checkpoint. A stream that is faster than checkpoints must not fill the memory.
+#[test]
+fn changed_nodes_of_a_stream_keep_within_their_memory() {
+    let target = pool(2);
+    let stream = values(Origin { pool: Guid([1; 16]), number: 7, created: 3 }, 40_000);
+    let mut most = 0;
+    let mut watch = |_: &super::Transfer| most = most.max(target.nodes.unstored_bytes());
+    target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut watch).unwrap();
+    let frame = 4 << 20;
+    let bound = target.sizing().unstored_tree_max() + frame;
+    assert!(most <= bound, "{most} bytes of nodes, more than {bound}");
+}
+
+/// Both find that nothing was received there before, and then make the hidden dataset. A twin of it stayed, and every
+/// later stream was told to go on with it.
+#[test]
+fn of_two_streams_that_begin_at_once_one_makes_the_hidden_dataset() {
+    let target = pool(2);
+    let to = Origin { pool: Guid([1; 16]), number: 7, created: 3 };
+    let head = HeadFrame { to, from: None, after: None, name: "one".into(), expected_bytes: 1 };
+    let token = Token { to, from: None, after: None };
+    target.make_hidden("new", "%new", &token, &head, &OPTIONS).unwrap();
+    let second = target.make_hidden("new", "%new", &token, &head, &OPTIONS);
+    assert!(matches!(second, Err(Error::Busy(_))), "{second:?}");
+    assert_eq!(target.partials().len(), 1);
+    target.receive("new", &OPTIONS, &mut values(to, 5).as_slice(), &mut |_| {}).unwrap();
+    assert!(target.partials().is_empty());
+}
+
+/// The end of a stream may wait for a checkpoint, and properties can be set meanwhile.
+#[test]
+fn a_property_that_is_set_while_a_stream_ends_stays() {
+    let (target, from) = target();
+    target.checkpoint(false).unwrap();
+    let stream = stream(from, &[StreamEntry::Put(Key::new(9, 1, 0), b"x")]);
+    let (calls, before) = (AtomicU64::new(0), AtomicU64::new(0));
+    let grown = || target.shared.room.grown_bytes.load(Ordering::Acquire);
+    let mut watch = |_: &super::Transfer| {
+        before.store(grown(), Ordering::Release);
+        calls.fetch_add(1, Ordering::Release);
+    };
+    std::thread::scope(|scope| {
+        let held = target.maintenance.lock();
+        let ended =
+            scope.spawn(|| target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut watch).map(drop));
+        // Room for the last operations is claimed after the properties were read, and before the lock is waited for.
+        while calls.load(Ordering::Acquire) < 3 || grown() == before.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        target.set_property_of("copy", "note", Some("mine")).unwrap();
+        drop(held);
+        ended.join().unwrap().unwrap();
+    });
+    assert!(target.version("copy@two").is_ok());
+    assert_eq!(target.property_of("copy", "note").unwrap().as_deref(), Some("mine"));
+}
+
+/// Pages that were overwritten between two snapshots are not sent, and were expected.
+#[test]
+fn what_has_died_meanwhile_is_not_expected() {
+    let (_device, pool) = fresh();
+    write(&pool, 0..200, 0);
+    for generation in 1..5 {
+        pool.snapshot(&[""], &format!("s{generation}"), 1).unwrap();
+        write(&pool, 0..200, generation);
+    }
+    pool.checkpoint(false).unwrap();
+    let source = Source::Snapshot { path: "@s4", from: Some("@s1") };
+    let expected = pool.send_size(&source).unwrap();
+    let sent = pool.send(&source, &mut Vec::new(), &mut |_| {}).unwrap();
+    assert_eq!(sent.expected_bytes, expected);
+    let (few, many) = (sent.record_bytes, sent.record_bytes / 10 * 11);
+    assert!((few..many).contains(&expected), "{expected} were expected, {few} were sent");
+}
+
+/// Its usage would be the total of the dataset.
+#[test]
+fn no_page_is_of_the_dataset_as_a_whole() {
+    let intact = record(PAGE as usize);
+    let page = pages(0, PAGE, 0, vec![StreamPage::Record(&intact, Needs::default())]);
+    for entry in [page, StreamEntry::Punch { object: 0, first: 0, count: 1 }] {
+        let refused = receive(&[entry]);
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    }
 }

@@ -424,7 +424,8 @@ fn read_entry<'a>(reader: &mut Reader<'a>) -> Result<StreamEntry<'a>> {
         3 => read_pages(reader)?,
         4 => {
             let (object, first, count) = (reader.varint()?, reader.varint()?, reader.varint()?);
-            let sane = (1..=SHARE_PAGES_MAX).contains(&count) && first.checked_add(count).is_some();
+            let sane =
+                (1..=SHARE_PAGES_MAX).contains(&count) && first.checked_add(count).is_some() && object != 0;
             if !sane {
                 return Err(reader.bad("a run of pages is out of range"));
             }
@@ -440,7 +441,8 @@ fn read_pages<'a>(reader: &mut Reader<'a>) -> Result<StreamEntry<'a>> {
     if !record_size.is_power_of_two() || !(RECORDSIZE_MIN..=RECORDSIZE_MAX).contains(&record_size) {
         return Err(reader.bad("a recordsize is out of range"));
     }
-    if !(1..=FRAME_ENTRIES_MAX as u64).contains(&count) || first.checked_add(count).is_none() {
+    // Object 0 is the dataset as a whole.
+    if !(1..=FRAME_ENTRIES_MAX as u64).contains(&count) || first.checked_add(count).is_none() || object == 0 {
         return Err(reader.bad("a run of pages is out of range"));
     }
     let mut pages = Vec::new();

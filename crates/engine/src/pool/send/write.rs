@@ -103,20 +103,21 @@ impl Pool {
                 (to, from, token.after)
             }
         };
-        let expected_bytes = expected_bytes(&catalogue, to, from)?;
+        check_lineage(&catalogue, to, from)?;
         let head = HeadFrame {
             to: catalogue.origin_of(self, to)?,
             from: from.map(|from| catalogue.origin_of(self, from)).transpose()?,
             after,
             name: catalogue.get(to)?.name.clone(),
-            expected_bytes,
+            expected_bytes: 0,
         };
         let new = Arc::clone(&catalogue.get(to)?.data);
         let old =
             from.map(|from| catalogue.get(from).map(|version| Arc::clone(&version.data))).transpose()?;
         let dataset = catalogue.get(to)?.snapshot_of().unwrap_or_default();
         let pins = VersionPins::new(self, &mut catalogue, std::iter::once(to).chain(from).collect());
-        Ok(Sending {
+        drop(catalogue);
+        let mut sending = Sending {
             pool: self,
             new,
             old,
@@ -126,21 +127,38 @@ impl Pool {
             models: HashSet::new(),
             end: EndFrame::default(),
             _pins: pins,
-        })
+        };
+        // This may read dead lists. Others may read the catalogue meanwhile.
+        let expected_bytes = expected_bytes(&self.catalogue.read(), to, from);
+        sending.head.expected_bytes = expected_bytes?;
+        Ok(sending)
     }
 }
 
-/// Returns the approximate stored bytes of a snapshot, or of its changes since `from`. Returns an error if `from` does
-/// not come before the snapshot.
+/// Returns an error if `from` does not come before the snapshot.
+fn check_lineage(catalogue: &Catalogue, to: u64, from: Option<u64>) -> Result<()> {
+    match from {
+        Some(from) if !catalogue.lineage(to).iter().any(|ancestor| ancestor.id == from) => {
+            let (from, to) = (catalogue.path(from), catalogue.path(to));
+            Err(Error::Invalid(format!("'{from}' is no snapshot that '{to}' comes after")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the approximate stored bytes of a snapshot, or of its changes since `from`, which comes before it.
 fn expected_bytes(catalogue: &Catalogue, to: u64, from: Option<u64>) -> Result<u64> {
-    let Some(from) = from else { return Ok(catalogue.get(to)?.data.accounting().page_bytes) };
-    let lineage = catalogue.lineage(to);
-    let Some(at) = lineage.iter().position(|ancestor| ancestor.id == from) else {
-        let (from, to) = (catalogue.path(from), catalogue.path(to));
-        return Err(Error::Invalid(format!("'{from}' is no snapshot that '{to}' comes after")));
+    let (page_bytes, fresh_bytes) = {
+        let accounting = catalogue.get(to)?.data.accounting.lock();
+        (accounting.page_bytes, accounting.fresh_bytes)
     };
-    let since = lineage.get(at + 1..).unwrap_or_default().iter().map(|ancestor| ancestor.id).chain([to]);
-    since.map(|id| Ok(catalogue.get(id)?.data.accounting().fresh_bytes)).sum()
+    let Some(from) = from else { return Ok(page_bytes) };
+    match catalogue.kept(to, from) {
+        Ok(kept) => Ok(fresh_bytes.saturating_add(kept)),
+        // Dead lists that are damaged do not matter to what is sent.
+        Err(error) if error.is_damage() => Ok(page_bytes),
+        Err(error) => Err(error),
+    }
 }
 
 impl Sending<'_> {

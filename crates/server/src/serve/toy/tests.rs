@@ -106,3 +106,34 @@ fn a_mount_that_cannot_be_taken_away_keeps_no_other_and_not_the_pool() {
     let opened = open(&devices);
     assert!(opened.pool.replayed().clean);
 }
+
+/// Commands that change datasets may hold the lock for long, and give the name to another dataset meanwhile. That one was not
+/// announced, so that another mount, or a stream into it, would have found nobody there.
+#[test]
+fn a_mount_that_has_waited_gets_the_dataset_that_it_has_announced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (place, second) = (folder.path().join("socket"), folder.path().join("second"));
+    let devices = vec![Arc::new(SimDevice::new(160 << 20, 3)) as Arc<dyn Device>];
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"a pool for a toy") };
+    create_on("tank", &devices, &options).unwrap();
+    let opened = open(&devices);
+    ["db", "next", "other"].iter().for_each(|path| opened.pool.create_dataset(path, 1).unwrap());
+    let server = start(opened, &request("other", &place)).unwrap();
+    let id = server.pool.version("db").unwrap().id;
+    let held = server.dataset_lock.write();
+    let mounted = thread::scope(|scope| {
+        let waiting = scope.spawn(|| server.mount(&request("db", &second)));
+        while !server.exports.is_coming(id) {
+            thread::yield_now();
+        }
+        server.pool.rename("db", "before").unwrap();
+        server.pool.rename("next", "db").unwrap();
+        drop(held);
+        waiting.join().unwrap()
+    });
+    assert!(mounted.unwrap_err().what().contains("another dataset"));
+    assert!(!second.exists() && !server.exports.is_coming(id));
+    assert_eq!(server.mount(&request("db", &second)).unwrap(), Attached::Mounted);
+    assert_eq!(stop(&server, UnmountMode::Normal), None);
+    server.close().unwrap();
+}
