@@ -17,9 +17,13 @@ fn a_device_that_has_left_the_pool_keeps_it_from_nothing_whoever_uses_that() {
     pool::create_groups("tank", &[vec![device.clone()]], &[], &options, false).unwrap();
     let devices = vec![former.clone(), device.clone()];
     let known = Known { name: "tank".into(), guid: guid.to_string(), devices, ..Known::default() };
-    assert_eq!(usable(&known, false, false).unwrap(), [device.clone()], "it is locked for nothing");
+    assert_eq!(
+        usable(&known, false, false).unwrap(),
+        std::slice::from_ref(&device),
+        "it is locked for nothing"
+    );
     let user = FileDevice::open(&former, OpenMode::ReadWrite).unwrap();
-    assert_eq!(usable(&known, false, false).unwrap(), [device.clone()]);
+    assert_eq!(usable(&known, false, false).unwrap(), std::slice::from_ref(&device));
     // Its own devices are another matter.
     let server = FileDevice::open(&device, OpenMode::ReadWrite).unwrap();
     assert!(usable(&known, false, false).is_err());
