@@ -4,7 +4,7 @@
 //! A catalogue operation is logged and done in one instant: everything accepted before it is in the log and the gate is
 //! closed, so that the trees are what the log says. No operation takes longer with more data.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -180,15 +180,6 @@ impl Catalogue {
         Ok(newer.into_iter().map(|id| CatalogueOp::Destroy { id }).collect())
     }
 
-    /// Returns an error if a dataset that is replaced has other properties by now than those that pass to another one.
-    pub(super) fn check_passed_on(&self, id: u64, properties: &BTreeMap<String, String>) -> Result<()> {
-        if self.get(id)?.properties == *properties {
-            Ok(())
-        } else {
-            Err(Error::Busy(PROPERTIES_CHANGED.into()))
-        }
-    }
-
     /// Returns an error if no checkpoint has written the snapshot that a dataset grows from.
     pub(super) fn check_stored(&self, dataset: u64) -> Result<()> {
         match self.as_ancestor(self.get(dataset)?.prev) {
@@ -221,8 +212,6 @@ impl Drop for GrowthClaim<'_> {
 }
 
 const NOT_STORED: &str = "the snapshot before is not stored yet";
-/// Says that properties were set while a dataset was about to be replaced: they have to be read again.
-pub(super) const PROPERTIES_CHANGED: &str = "its properties were changed meanwhile";
 
 /// The caller tells the time at which something is made, in seconds since 1970: the engine has no clock.
 impl Pool {

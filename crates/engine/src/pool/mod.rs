@@ -85,6 +85,7 @@ mod opening;
 mod options;
 mod own_values;
 mod pack;
+mod passed_on;
 mod paths;
 mod places;
 mod quotas;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::Pool;
 use super::catalogue::Catalogue;
-use super::catalogue_ops::PROPERTIES_CHANGED;
 use super::compare::Comparison;
+use super::passed_on;
 use super::send::{HIDDEN, VersionPins, hidden};
 use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{Dataset, LiveDataset};
@@ -157,12 +157,7 @@ impl<'a> Rebase<'a> {
         // The snapshot that was made to compare the clone would hinder the swap.
         (self.ours, self.pin) = (None, None);
         let Some(hidden) = self.hidden.take() else { return Ok(()) };
-        let done = loop {
-            match self.swap(&hidden) {
-                Err(Error::Busy(why)) if why == PROPERTIES_CHANGED => {}
-                done => break done,
-            }
-        };
+        let done = passed_on::retake(|| self.swap(&hidden));
         if done.is_err() {
             self.hidden = Some(hidden);
         }
@@ -181,7 +176,7 @@ impl<'a> Rebase<'a> {
                 return Err(Error::Busy(format!("'{path}' was renamed meanwhile")));
             }
             catalogue.check_unpinned(dataset)?;
-            catalogue.check_passed_on(dataset, &properties)?;
+            passed_on::check(catalogue, dataset, &properties)?;
             let own = catalogue.check_own_snapshots(dataset, self.destroy_own)?;
             let mut ops = catalogue.back_to(own, catalogue.origin_of_clone(dataset)?)?;
             ops.push(CatalogueOp::Destroy { id: dataset });

@@ -12,9 +12,9 @@ use super::{ORIGIN, PROGRESS, Token, Transfer, VersionPins, hidden, is_hidden};
 use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{LiveDataset, ModelEntry, ModelPin, count};
 use crate::limits::MODELS_MAX;
-use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
-use crate::pool::catalogue_ops::{PATH_BYTES_MAX, PROPERTIES_CHANGED, check_part};
+use crate::pool::catalogue_ops::{PATH_BYTES_MAX, check_part};
+use crate::pool::{Pool, passed_on};
 use crate::record::{ModelId, codec_of, encode_metadata};
 use crate::{Error, Key, Result};
 
@@ -300,12 +300,7 @@ impl Receiving<'_> {
 
     /// Gives the received dataset its name and its snapshot, in one instant (N1).
     fn finish(&self) -> Result<()> {
-        loop {
-            match self.try_finish() {
-                Err(Error::Busy(why)) if why == PROPERTIES_CHANGED => {}
-                done => return done,
-            }
-        }
+        passed_on::retake(|| self.try_finish())
     }
 
     fn try_finish(&self) -> Result<()> {
@@ -338,7 +333,7 @@ impl Receiving<'_> {
             if let ReceiveTarget::Onto { dataset, .. } = target {
                 catalogue.check_stored(dataset)?;
                 catalogue.check_unpinned(dataset)?;
-                catalogue.check_passed_on(dataset, &properties)?;
+                passed_on::check(catalogue, dataset, &properties)?;
                 ops.extend(properties.iter().map(|(name, value)| CatalogueOp::Property {
                     id,
                     name,
