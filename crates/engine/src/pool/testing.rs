@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use super::{CreateOptions, Guid, OpenOptions, Pool, create_groups_on, create_on};
 use crate::dataset::Change;
 use crate::device::{Device, SimDevice};
 use crate::tree::{Tree, Visit};
@@ -53,6 +53,15 @@ pub(super) fn write(pool: &Pool, pages: impl Iterator<Item = u64>, generation: u
         pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
     }
     pool.sync().unwrap();
+}
+
+/// Makes a pool of so many groups of one device each.
+pub(super) fn of_groups(count: u64) -> Arc<Pool> {
+    let groups: Vec<Vec<Arc<dyn Device>>> =
+        (1..=count).map(|seed| vec![Arc::new(SimDevice::new(134 << 20, seed)) as Arc<dyn Device>]).collect();
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"groups of one!!!") };
+    create_groups_on("tank", &groups, &options).unwrap();
+    Pool::open_on(groups.concat(), &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }).unwrap()
 }
 
 /// Returns the stored leaves of a tree, each with its first key.

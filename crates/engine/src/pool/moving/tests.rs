@@ -1,10 +1,6 @@
-use std::sync::Arc;
-
 use super::*;
 use crate::dataset::RoomRequest;
-use crate::device::{Device, SimDevice};
-use crate::pool::testing::write;
-use crate::pool::{CreateOptions, Guid, OpenOptions, create_groups_on};
+use crate::pool::testing::{of_groups, write};
 
 /// Bytes that writers leave, so that a checkpoint may take some of them.
 const LEFT_BYTES: u64 = 12 << 20;
@@ -12,12 +8,7 @@ const LEFT_BYTES: u64 = 12 << 20;
 /// Writers would be promised the chunks that a pass has not filled yet.
 #[test]
 fn chunks_that_a_pass_is_to_fill_are_promised_to_nobody_else() {
-    let groups: Vec<Vec<Arc<dyn Device>>> =
-        (1..4).map(|seed| vec![Arc::new(SimDevice::new(134 << 20, seed)) as Arc<dyn Device>]).collect();
-    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"moved to another") };
-    create_groups_on("tank", &groups, &options).unwrap();
-    let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
-    let pool = Pool::open_on(groups.concat(), &options).unwrap();
+    let pool = of_groups(3);
     write(&pool, 0..10_000, 1);
     pool.remove_group(0).unwrap();
     let mut state = pool.maintenance.lock();

@@ -1,21 +1,14 @@
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::*;
-use crate::device::{Device, SimDevice};
-use crate::pool::{CreateOptions, Guid, OpenOptions, create_groups_on};
+use crate::pool::testing::of_groups;
 
 /// The other group has no chunk to give out. Until that is known the log, which has its lock, must not look for one there:
 /// a pool whose log finds none has failed.
 #[test]
 fn a_removal_that_is_refused_does_not_stop_the_log() {
-    let groups: Vec<Vec<Arc<dyn Device>>> =
-        (1..3).map(|seed| vec![Arc::new(SimDevice::new(134 << 20, seed)) as Arc<dyn Device>]).collect();
-    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"nowhere to go to") };
-    create_groups_on("tank", &groups, &options).unwrap();
-    let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
-    let pool = Pool::open_on(groups.concat(), &options).unwrap();
+    let pool = of_groups(2);
     while pool.chunks.allocate_on(1).is_ok() {}
     let chunks = pool.chunks.total();
     let mut log = pool.log.lock();
