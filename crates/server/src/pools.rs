@@ -601,15 +601,15 @@ pub fn close_cleanly(known: &Known) -> Result<()> {
 /// nothing. Calls `tell` with what was lost before it closes the pool.
 pub fn give_up_damaged_log(known: &Known, tell: &mut dyn FnMut(&str)) -> Result<()> {
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, accept_loss: true, ..OpenOptions::default() };
-    let lacks = pool::lacks_log_device(&here(&known.devices));
     let pool = open_known(known, &options)?;
-    if lacks.is_some() {
+    let replayed = pool.replayed();
+    if replayed.gave_up_log_device {
         tell(&format!(
-            "pool {}: its log device is given up, with the commits that no other device has",
+            "pool {}: what could not be read of its log device is given up, with the commits that no other device has",
             known.name
         ));
     }
-    match pool.replayed().damage {
+    match replayed.damage {
         Some(lost) => {
             let device =
                 known.devices.get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();
@@ -618,7 +618,7 @@ pub fn give_up_damaged_log(known: &Known, tell: &mut dyn FnMut(&str)) -> Result<
                 known.name, lost.offset
             ));
         }
-        None if lacks.is_some() => {}
+        None if replayed.gave_up_log_device => {}
         None => tell(&format!("pool {}: its log is whole, nothing was given up", known.name)),
     }
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))

@@ -154,9 +154,7 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
     let place = start.chunk.offset().saturating_add(u64::from(start.used));
     let all = [Bytes::new(place, device), Bytes::new(FIRST, log)];
     let devices = Devices::all(all.into_iter().map(|bytes| Arc::new(bytes) as Arc<dyn Device>).collect());
-    let is_rescue = bytes.len().is_multiple_of(3);
-    let Ok(logged) = LoggedBatches::read(&devices, (1, LOG_BYTES), (POOL.low(), SALT), is_rescue) else {
-        return false;
-    };
-    replayed(&devices, start, is_rescue || bytes.len().is_multiple_of(2), Some(&logged))
+    let accepts_loss = bytes.len().is_multiple_of(2) || bytes.len().is_multiple_of(3);
+    let logged = LoggedBatches::read(&devices, (1, LOG_BYTES), (POOL.low(), SALT), accepts_loss);
+    replayed(&devices, start, accepts_loss, Some(&logged))
 }

@@ -67,6 +67,8 @@ pub struct ReplayReport {
     pub damaged: u64,
     /// Place where the log is damaged; all that had been acknowledged behind it is lost ([`OpenOptions::accept_loss`]).
     pub damage: Option<LogDamage>,
+    /// True if the log device was not here, or could not be read as a whole, and what only that may have had is lost, too.
+    pub gave_up_log_device: bool,
     /// Number of changes of the journal that were redone.
     pub journalled: u64,
 }
@@ -143,7 +145,8 @@ impl Pool {
         let mut opening = OpeningPool::load(&assembled, identity, options)?;
         opening.read_log_device(options)?;
         let mut ops = Vec::new();
-        let end = opening.scan(&mut ops, options.accept_loss)?;
+        let end = opening.scan(&mut ops, options.accept_loss);
+        let end = opening.judge_log_device(end, options)?;
         if !options.read_only {
             opening.settle_members(&assembled)?;
         }
@@ -512,6 +515,7 @@ impl OpeningPool {
                 bytes: end.replayed_bytes,
                 damaged: end.damaged,
                 damage: end.damage,
+                gave_up_log_device: self.gives_up_log_device,
                 journalled: 0,
             },
             rescue: self.rescue,
@@ -574,9 +578,7 @@ impl OpeningPool {
         if end.torn {
             self.erase_header(next)?;
         }
-        if let Some(logged) = &self.logged {
-            logged.erase_headers(&self.devices, end.position.batch, end.position.chain)?;
-        }
+        self.erase_logged(end);
         // A superblock is written, too: a flush of the last one may have failed, and then a device shows it until the
         // power goes, while chunks that the one before refers to are given out from now on.
         let flushed = end.position.batch;

@@ -11,16 +11,22 @@
 //!   harm, except for a torn batch with which the log would go on: an opening erases it (T8).
 //! - K3: a superblock tells which group is the log device, and whether a batch may be on it alone. If none may be, the
 //!   pool can do without it.
+//! - K4: a batch lies right behind the one before it, or at the start of the next chunk if it does not fit there; the first
+//!   one of an opening lies at the start of the device. So a block that cannot be read matters only if the batch that the log
+//!   lacks at its end may begin there ([`LoggedBatches::may_hide`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::FromBytes;
 
+use super::LogEnd;
 use super::batch::{BatchHeader, MAGIC, Salt, Verified};
-use super::read::read_or_zeros;
+use super::read::{ReadAttempts, read_attempting, read_or_zeros};
 use crate::Result;
 use crate::device::{AlignedBuf, Devices, IoClass};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::ranges::Ranges;
 use crate::space::Chunk;
 
 /// Largest number of chunks that are used, and that an opening reads after a crash.
@@ -130,37 +136,37 @@ pub struct LoggedBatches {
     headers: BTreeMap<(u64, u64), BTreeSet<u64>>,
     /// All batches with lower numbers were flushed, as those of the superblock's opening tell.
     pub(super) flushed: u64,
-    /// True to take blocks that cannot be read for zeros; and the number of these.
-    is_rescue: bool,
-    unread: u64,
+    /// Number of the chunks that are used, and the bytes that could be read of no device.
+    chunks: u32,
+    unread: Ranges,
+    /// Place of a batch that could not be read as a whole when the log was to go on with it; 0 if there was none.
+    lost: AtomicU64,
 }
 
 impl LoggedBatches {
     /// Reads all of a log device, which is a group of so many bytes: chunks that are blank may lie before those that are not,
     /// where a device has taken another one's place. Reads it for the log with these low bytes of the GUID; `salt` is that of
-    /// the superblock's opening. For a rescue, blocks that cannot be read are taken for zeros.
-    ///
-    /// # Errors
-    /// Errors of the device.
+    /// the superblock's opening. Blocks that cannot be read are taken for zeros: whether that matters is known when the log was
+    /// read ([`LoggedBatches::may_hide`]). If what they have may be lost, more is tried to read the others.
     pub fn read(
         devices: &Devices,
         (group, size_bytes): (u16, u64),
         (log, salt): (u64, Salt),
-        is_rescue: bool,
-    ) -> Result<Self> {
-        let mut all = Self { group, is_rescue, ..Self::default() };
+        accepts_loss: bool,
+    ) -> Self {
+        let chunks = chunks_of(size_bytes);
+        let mut all = Self { group, chunks, ..Self::default() };
+        let mut attempts = if accepts_loss { ReadAttempts::MANY } else { ReadAttempts::FEW };
         let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
-        for index in 0..chunks_of(size_bytes) {
+        for index in 0..chunks {
             let start = Chunk { device: group, index }.offset();
-            for copy in 0..devices.copies(group) {
-                match is_rescue {
-                    true => all.unread += read_or_zeros(devices, (group, copy), start, &mut buf),
-                    false => devices.read_unverified(group, copy, start, &mut buf)?,
-                }
+            for copy in 0..devices.copies(group).max(1) {
+                let mut unread = |bytes| all.unread.insert_range(bytes);
+                read_attempting(devices, (group, copy), (start, &mut buf), &mut attempts, &mut unread);
                 all.note(&buf, (start, copy), (log, salt));
             }
         }
-        Ok(all)
+        all
     }
 
     /// Notes the batches of a chunk.
@@ -202,17 +208,50 @@ impl LoggedBatches {
         self.group
     }
 
-    /// Returns the number of blocks that could not be read, of one that is read for a rescue.
-    pub(crate) const fn unread(&self) -> u64 {
-        self.unread
+    /// Returns the first byte that could not be read; `None` if all could.
+    pub(crate) fn first_unread(&self) -> Option<u64> {
+        let lost = Some(self.lost.load(Ordering::Relaxed)).filter(|offset| *offset > 0);
+        self.unread.iter().next().map(|bytes| bytes.start).or(lost)
+    }
+
+    /// Returns true if what could not be read may have a batch that the log has damaged, or lacks at its end (K4).
+    pub(crate) fn may_hide(&self, end: &LogEnd) -> bool {
+        if self.lost.load(Ordering::Relaxed) > 0 || !self.unread.is_empty() && end.damaged > 0 {
+            return true;
+        }
+        let (number, chain) = (end.position.batch, end.position.chain);
+        let Some(before) = number.checked_sub(1).filter(|_| !self.unread.is_empty()) else {
+            return !self.unread.is_empty();
+        };
+        let end_of = |offset: u64| Chunk::at(self.group, offset).offset() + CHUNK_BYTES;
+        let lacks = |from: u64, to: u64| self.unread.iter().any(|bytes| bytes.start < to && from < bytes.end);
+        let mut begun = self.headers.get(&(number, chain)).into_iter().flatten();
+        if begun.any(|offset| lacks(*offset, end_of(*offset))) {
+            return true;
+        }
+        let of_number = self.found.range((before, 0)..=(before, u64::MAX)).flat_map(|(_, found)| found);
+        let mut last = of_number.filter(|found| found.checksum == chain).peekable();
+        // Without the last one, nothing tells where the next one would be.
+        last.peek().is_none()
+            || last.any(|found| self.places_after(found).any(|offset| self.unread.has(offset)))
+    }
+
+    /// Returns the places where the batch after this one may begin (K4).
+    fn places_after(&self, found: &Found) -> impl Iterator<Item = u64> {
+        let chunk = Chunk::at(self.group, found.offset);
+        let behind = found.offset + u64::from(found.len_bytes);
+        let behind = Some(behind).filter(|behind| *behind < chunk.offset() + CHUNK_BYTES);
+        let next = (chunk.index + 1) % self.chunks.max(1);
+        let start_of = |index| Chunk { device: chunk.device, index }.offset();
+        behind.into_iter().chain([start_of(next), start_of(0)])
     }
 
     /// Calls `visit` with the batches that carry this number and chain value, and are whole or not, one after the other until it returns true: with the
     /// device of the group that has the batch, counted from 0, and the byte at which it lies there; and with its bytes.
-    /// Returns whether it did.
+    /// Returns whether it did. One that cannot be read is passed over, and noted.
     ///
     /// # Errors
-    /// Errors of the device, and of `visit`.
+    /// Errors of `visit`.
     pub(super) fn find(
         &self,
         devices: &Devices,
@@ -224,11 +263,10 @@ impl LoggedBatches {
             match self.bytes_of(devices, found) {
                 Ok(bytes) if visit((found.copy, found.offset), &bytes)? => return Ok(true),
                 Ok(_) => {}
-                // It could be read a moment before. What is not read here is told as the end of the log.
-                Err(error) if self.is_rescue => {
-                    tracing::error!(%error, number = key.0, "a batch of the log device cannot be read any more");
+                Err(error) => {
+                    self.lost.store(found.offset, Ordering::Relaxed);
+                    tracing::error!(%error, number = key.0, "a batch of the log device cannot be read as a whole");
                 }
-                Err(error) => return Err(error),
             }
         }
         Ok(false)
@@ -252,8 +290,16 @@ impl LoggedBatches {
 
     fn bytes_of(&self, devices: &Devices, found: &Found) -> Result<AlignedBuf> {
         let mut buf = AlignedBuf::scratch(found.len_bytes as usize);
-        devices.read_unverified(self.group, found.copy, found.offset, &mut buf)?;
-        Ok(buf)
+        let read = devices.read_unverified(self.group, found.copy, found.offset, &mut buf);
+        // Each device may have blocks that it cannot read, and others have these.
+        let is_mixed = |buf: &mut AlignedBuf| {
+            devices.copies(self.group) > 1
+                && read_or_zeros(devices, (self.group, found.copy), found.offset, buf) == 0
+        };
+        match read {
+            Err(error) if !is_mixed(&mut buf) => Err(error),
+            _ => Ok(buf),
+        }
     }
 
     /// Erases what begins as the batch with which the log would go on (K2). It is durable with the next flush.

@@ -4,50 +4,82 @@
 
 use super::{OpenOptions, OpeningPool};
 use crate::device::{IoClass, Redirection};
-use crate::wal::{BatchView, LoggedBatches, salt_of};
+use crate::wal::{BatchView, LogEnd, LoggedBatches, salt_of};
 use crate::{Error, Result};
 
 impl OpeningPool {
-    /// Reads the log device, if there may be anything on it that is nowhere else. A rescue goes on without it, and tells so.
+    /// Reads the log device, if there may be anything on it that is nowhere else.
+    ///
+    /// # Errors
+    /// [`Error::NotAPool`] if none of its devices is here, and that may be a loss which is not accepted.
     pub(super) fn read_log_device(&mut self, options: &OpenOptions) -> Result<()> {
         let Some(group) = self.labels.log_group().filter(|_| !self.superblock.exported) else {
             return Ok(());
         };
-        let is_needed = self.superblock.log_device.is_some_and(|log| log.is_needed);
-        let is_lacking = match self.logged_batches(group, options.rescue) {
-            Ok(Some(logged)) => {
-                let unread = logged.unread();
-                self.logged = Some(logged);
-                unread > 0
-            }
-            Ok(None) if is_needed && !options.accept_loss => {
-                return Err(Error::Failed(
-                    "the log device failed while the pool was being opened, and may have commits that no other device has".into(),
-                ));
-            }
-            Ok(None) => true,
-            Err(error) if options.accept_loss => {
-                tracing::error!(%error, "what the log device has is given up");
-                true
-            }
-            Err(error) => return Err(error),
-        };
-        self.gives_up_log_device = is_lacking && is_needed && self.rescue.is_none();
-        if let Some(rescue) = &mut self.rescue {
-            rescue.lacks_log_device = is_lacking && is_needed;
+        if self.devices.copies(group) > 0 {
+            let log = (self.labels.common().log.low(), salt_of(self.superblock.opening.id.nonce));
+            let size_bytes = self.labels.group_bytes(group);
+            let devices = self.devices.of_class(IoClass::AsyncRead);
+            self.logged = Some(LoggedBatches::read(&devices, (group, size_bytes), log, options.accept_loss));
+        } else if self.needs_log_device() && !options.accept_loss {
+            let name = &self.labels.common().name;
+            return Err(Error::NotAPool(format!(
+                "the log device of pool '{name}' failed while the pool was being opened, and may have commits that no other device has; try again, or give them up: pagefold import --accept-loss {name}"
+            )));
         }
         Ok(())
     }
 
-    /// Returns the batches of the log device; `None` if none of its devices is here.
-    fn logged_batches(&self, group: u16, is_rescue: bool) -> Result<Option<LoggedBatches>> {
-        if self.devices.copies(group) == 0 {
-            return Ok(None);
+    /// Returns true if a batch may be on the log device alone.
+    fn needs_log_device(&self) -> bool {
+        !self.superblock.exported && self.superblock.log_device.is_some_and(|log| log.is_needed)
+    }
+
+    /// Judges by the `end` of the log if something may be lost with a log device that is not here, or cannot be read as a
+    /// whole. A rescue goes on without it, and tells so.
+    ///
+    /// # Errors
+    /// The error of `end`; [`Error::Corrupt`] if the loss is not accepted.
+    pub(super) fn judge_log_device(&mut self, end: Result<LogEnd>, options: &OpenOptions) -> Result<LogEnd> {
+        if !self.needs_log_device() {
+            return end;
         }
-        let log = (self.labels.common().log.low(), salt_of(self.superblock.opening.id.nonce));
-        let size_bytes = self.labels.group_bytes(group);
-        let devices = self.devices.of_class(IoClass::AsyncRead);
-        LoggedBatches::read(&devices, (group, size_bytes), log, is_rescue).map(Some)
+        let unread = self.logged.as_ref().and_then(LoggedBatches::first_unread);
+        let is_lacking = match (&self.logged, &end) {
+            (None, _) => true,
+            (Some(logged), Ok(end)) => logged.may_hide(end),
+            (Some(_), Err(error)) => matches!(error, Error::Corrupt { .. }) && unread.is_some(),
+        };
+        if let (true, false, Some(logged), Some(offset)) =
+            (is_lacking, options.accept_loss, &self.logged, unread)
+        {
+            let device = self.devices.path_of(logged.group());
+            return Err(Error::corrupt(
+                format!("log device at byte {offset} of {}", device.display()),
+                "it cannot be read, and may have commits that no other device has. If the device had a bad moment, \
+                 try again; to read what there is without them: pagefold mount -o rescue POOL DIR; to give them up: \
+                 pagefold import --accept-loss POOL",
+            ));
+        }
+        let end = end?;
+        if is_lacking {
+            tracing::error!(?unread, "what the log device has and cannot be read is given up");
+        }
+        match &mut self.rescue {
+            Some(rescue) => rescue.lacks_log_device = is_lacking,
+            None => self.gives_up_log_device = is_lacking,
+        }
+        Ok(end)
+    }
+
+    /// Erases on the log device what begins as the batch with which the log would go on. If it fails that, the pool goes on
+    /// without it: all that it has is written where it belongs.
+    pub(super) fn erase_logged(&self, end: &LogEnd) {
+        if let Some(logged) = &self.logged
+            && let Err(error) = logged.erase_headers(&self.devices, end.position.batch, end.position.chain)
+        {
+            self.devices.give_up(logged.group(), &error);
+        }
     }
 }
 
