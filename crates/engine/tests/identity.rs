@@ -400,3 +400,22 @@ fn stale_devices_are_found_beside_the_pool() {
     std::fs::remove_file(files.path("b")).unwrap();
     assert_eq!(files.found(), [(FoundState::Incomplete, list(&["a"]), 0), old]);
 }
+
+/// Of a mirror one device was whole, and the other one was being filled from it; of the former an older copy is here.
+#[test]
+fn an_older_copy_beside_a_device_that_was_being_filled_is_not_taken_for_the_pool() {
+    let files = Files::new(&["a"]);
+    files.copy("a", "old");
+    create_file_device(&files.path("b"), 131 * MIB).unwrap();
+    let pool = Pool::open(&[files.path("a")], &options()).unwrap();
+    write(&pool, 0, 1);
+    let new = FileDevice::open(&files.path("b"), OpenMode::ReadWrite).unwrap();
+    pool.attach(0, Arc::new(new), false).unwrap();
+    pool.checkpoint(false).unwrap();
+    drop(pool);
+    std::fs::rename(files.path("old"), files.path("a")).unwrap();
+    let found = files.found();
+    assert!(found.iter().all(|(state, ..)| *state == FoundState::Incomplete), "{found:?}");
+    let error = Pool::open(&["a", "b"].map(|name| files.path(name)), &options()).err().unwrap().to_string();
+    assert!(error.contains("older copy") && error.contains("being filled"), "{error}");
+}

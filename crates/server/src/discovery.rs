@@ -144,7 +144,10 @@ impl FoundPool {
                 ),
             ),
             FoundState::Incomplete => {
-                let few = format!("only {} of its {} devices were found", self.devices.len(), self.expected);
+                let few = match self.devices.len() < usize::from(self.expected) {
+                    true => format!("only {} of its {} devices were found", self.devices.len(), self.expected),
+                    false => "of a mirror only devices were found that are older copies, or were still being filled".into(),
+                };
                 match formerly {
                     Some(formerly) => (
                         format!("{few}; its GUID was {formerly} before"),

@@ -516,9 +516,17 @@ fn place(
         let known = tables.iter().filter(|(group, _)| groups.has(**group)).map(|(_, table)| table);
         let members: usize = known.clone().map(|table| table.members.len()).sum();
         let expected = members + groups.count().saturating_sub(known.count());
+        let Placed { here, not_whole, .. } = placed;
+        if here >= expected && !not_whole.is_empty() {
+            return Err(Error::NotAPool(format!(
+                "of pool '{}' no device is here that has everything its mirror has: {}; name that one, too, or import with -d",
+                label.name,
+                not_whole.join(", ")
+            )));
+        }
         return Err(Error::NotAPool(format!(
-            "pool '{}' has {expected} devices and {} of them are here; name them all, or import with -d",
-            label.name, placed.here
+            "pool '{}' has {expected} devices and {here} of them are here; name them all, or import with -d",
+            label.name
         )));
     }
     placed.labels.sort_by_key(|label| label.device);
@@ -550,6 +558,8 @@ struct Placed {
     /// Groups that have a whole member, and the number of devices that are here.
     whole: BTreeSet<u16>,
     here: usize,
+    /// The devices that are here of other groups, and why they are not whole.
+    not_whole: Vec<String>,
 }
 
 impl Placed {
@@ -580,7 +590,7 @@ impl Placed {
         let any = rescue && !self.rest.iter().filter(of_group).any(|candidate| candidate.is_current(newest));
         let size_bytes = self.size_of(&table, newest, any);
         let mut members = Vec::new();
-        let (mut is_readable, mut is_behind) = (false, false);
+        let (mut is_readable, mut is_behind, mut not_whole) = (false, false, Vec::new());
         for entry in &mut table.members {
             let at = self.rest.iter().position(|candidate| candidate.is(entry));
             let found = at.map(|at| self.rest.remove(at));
@@ -595,6 +605,7 @@ impl Placed {
             if found.is_none() && entry.state == MemberState::Whole {
                 self.missing.push(entry.number);
             }
+            let before = entry.state;
             entry.state = match (entry.state, &found) {
                 (MemberState::Whole, Some(_)) if current => MemberState::Whole,
                 (MemberState::Whole | MemberState::Filling | MemberState::Away, Some(_)) => {
@@ -613,6 +624,7 @@ impl Placed {
                 } else {
                     let (label, member) = (found.label.clone(), found.member.clone());
                     self.returned.push(Returned { label, member });
+                    not_whole.push(format!("{} {}", found.device.path().display(), why_not_whole(before)));
                 }
                 if entry.state.is_written() {
                     self.labels.push(found.label.clone());
@@ -626,9 +638,22 @@ impl Placed {
         }
         if is_readable {
             self.whole.insert(table.group);
+        } else {
+            self.not_whole.append(&mut not_whole);
         }
         self.sizes.push(size_bytes.unwrap_or_default());
         self.groups.push(members);
         self.tables.push(table);
+    }
+}
+
+/// Says why a device that is here is not whole, though the table of its mirror calls it so; or because it does not.
+const fn why_not_whole(told: MemberState) -> &'static str {
+    match told {
+        MemberState::Whole => "is an older copy",
+        MemberState::Filling => "was still being filled",
+        MemberState::Offline => "was taken offline before",
+        MemberState::Faulted => "had failed before",
+        MemberState::Away => "was not there when the pool was used last",
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::identity::{Member, MemberSet, versions};
+use super::identity::{Member, MemberSet, newest as newest_of, versions};
 use super::label::{Guid, Label, Superblock};
 use super::members::{expected, newest_tables, suffice, was_left};
 use super::membership::{Membership, TableSeen};
@@ -220,11 +220,15 @@ fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Opti
     let log_device = newest.and_then(|head| head.log_device);
     let spared = log_device.filter(|group| !group.is_needed).map(|group| group.number);
     let is_log = |label: &Label| log_device.is_some_and(|log| log.number == label.membership.group);
-    let lacks_log_device = !labels().any(is_log) && suffice(labels(), log_device.map(|log| log.number));
+    // Devices that were left behind are here to be filled: the pool lives on those that have come as far as any.
+    let base = newest_of(all.iter().flatten().map(|one| &one.member)).copied();
+    let is_current = |member: &Member| base.is_none_or(|base| member.is_current(&base));
+    let current = || all.iter().flatten().filter(|one| is_current(&one.member)).map(|one| &one.member.label);
+    let lacks_log_device = !labels().any(is_log) && suffice(current(), log_device.map(|log| log.number));
     let state = match relation {
         Some(Relation::Before) => FoundState::Old,
         Some(_) => FoundState::Apart,
-        None if !suffice(labels(), spared) => FoundState::Incomplete,
+        None if !suffice(current(), spared) => FoundState::Incomplete,
         None if !alike.is_empty() => FoundState::Copies,
         None if in_use => FoundState::InUse,
         None if all.len() < expected => FoundState::Degraded,
