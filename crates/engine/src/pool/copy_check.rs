@@ -5,6 +5,8 @@
 //!
 //! - C1: a device that is replaced, and is in use, leaves only after everything live of its group was verified on the
 //!   device in its place, and what was wrong there was written again from one that has it right.
+//! - C3: what only the device that leaves may have right, and fails to read, is tried again after a pause: a path may be
+//!   switched, or a server be started again.
 //! - C2: a check is of one opening, and of the same members from its beginning to its end; otherwise it begins anew.
 
 use super::Pool;
@@ -13,14 +15,18 @@ use crate::device::{IoClass, MemberState};
 
 /// Number of checks until the device leaves although something stays wrong: no device could be read where it is right.
 const PASSES: u32 = 2;
+/// The same while that device fails reads, and the seconds between two of these checks (C3).
+const PASSES_UNREAD: u32 = 4;
+const PAUSE_S: u64 = 60;
 /// Number of segments that one step passes over because nothing of them is in the group.
 const PASSED_AT_ONCE: usize = 4096;
 
 /// The check of a copy.
 #[derive(Debug)]
 pub(super) struct CopyCheck {
-    /// The device that is checked, and those of its group that can be read.
+    /// The device that is checked, the one whose place it takes, and those of its group that can be read.
     device: u16,
+    leaving: u16,
     readable: Vec<u16>,
     /// Number of the next segment; and first segment of the log that is not verified, nor are second copies of its
     /// records: it was written since, to all of the devices.
@@ -31,6 +37,9 @@ pub(super) struct CopyCheck {
     /// Number of objects that stayed wrong.
     wrong: u64,
     pass: u32,
+    /// Reads that the device that leaves had failed when the pass began; and since when the check rests.
+    failed_reads: u64,
+    rests_since: Option<u64>,
     is_done: bool,
 }
 
@@ -53,13 +62,13 @@ impl Pool {
     ///
     /// # Errors
     /// Errors of a checkpoint. Damage is no error: it is counted for the device, and logged.
-    pub(super) fn copy_check_step(&self) -> Result<Option<u64>> {
+    pub(super) fn copy_check_step(&self, now: u64) -> Result<Option<u64>> {
         let devices = &self.shared.devices;
         let replaced = self.labels.replaced().filter(|(leaving, _)| {
             // One that cannot be read has nothing that could be missed.
             devices.state(*leaving).is_some_and(|(_, state)| state == MemberState::Whole)
         });
-        let Some((_, device)) = replaced else {
+        let Some((leaving, device)) = replaced else {
             *self.copy_check.lock() = None;
             return Ok(None);
         };
@@ -69,8 +78,9 @@ impl Pool {
         let (next, until) = {
             let mut check = self.copy_check.lock();
             let goes_on = check.take().filter(|check| check.device == device && check.readable == readable);
-            let check =
-                check.insert(goes_on.unwrap_or_else(|| self.begin_copy_check(device, readable.clone())));
+            let check = check.insert(
+                goes_on.unwrap_or_else(|| self.begin_copy_check((device, leaving), readable.clone())),
+            );
             if check.is_done {
                 return Ok(None);
             }
@@ -93,7 +103,7 @@ impl Pool {
             return Ok(Some(0));
         }
         if is_end {
-            return self.end_copy_check().map(Some);
+            return self.end_copy_check(now).map(Some);
         }
         let (bytes, wrong) = found.unwrap_or_default();
         if let Some(check) = self.copy_check.lock().as_mut() {
@@ -104,10 +114,21 @@ impl Pool {
         Ok(Some(bytes))
     }
 
-    fn begin_copy_check(&self, device: u16, readable: Vec<u16>) -> CopyCheck {
+    /// Returns true if a check goes on later: the device that leaves has failed reads.
+    pub(super) fn copy_check_rests(&self, now: u64) -> bool {
+        let since = self.copy_check.lock().as_ref().and_then(|check| check.rests_since);
+        since.is_some_and(|since| (since..since.saturating_add(PAUSE_S)).contains(&now))
+    }
+
+    fn failed_reads(&self, device: u16) -> u64 {
+        self.faults().devices.get(usize::from(device)).map_or(0, |errors| errors.reads)
+    }
+
+    fn begin_copy_check(&self, (device, leaving): (u16, u16), readable: Vec<u16>) -> CopyCheck {
         let segments = &self.shared.segments;
         CopyCheck {
             device,
+            leaving,
             readable,
             next: 0,
             until: segments.last_id().map_or(0, |last| last.saturating_add(1)),
@@ -115,6 +136,8 @@ impl Pool {
             total_bytes: segments.used_bytes(),
             wrong: 0,
             pass: 1,
+            failed_reads: self.failed_reads(leaving),
+            rests_since: None,
             is_done: false,
         }
     }
@@ -138,13 +161,23 @@ impl Pool {
 
     /// Notes that all was verified. If something stayed wrong it is verified once more. What the log has since the last
     /// checkpoint is in no segment's directory: a checkpoint makes it needless.
-    fn end_copy_check(&self) -> Result<u64> {
+    fn end_copy_check(&self, now: u64) -> Result<u64> {
         {
             let mut check = self.copy_check.lock();
             let Some(check) = check.as_mut() else { return Ok(0) };
-            if check.wrong > 0 && check.pass < PASSES {
+            let failed_reads = self.failed_reads(check.leaving);
+            let is_unread = failed_reads > check.failed_reads;
+            if check.wrong > 0 && check.pass < if is_unread { PASSES_UNREAD } else { PASSES } {
+                if is_unread {
+                    tracing::warn!(
+                        device = check.leaving,
+                        wrong = check.wrong,
+                        "it fails reads, and may be the only device that has something right: it does not leave yet"
+                    );
+                }
+                check.rests_since = is_unread.then_some(now);
                 (check.next, check.done_bytes, check.wrong) = (0, 0, 0);
-                check.pass += 1;
+                (check.pass, check.failed_reads) = (check.pass + 1, failed_reads);
                 return Ok(0);
             }
         }

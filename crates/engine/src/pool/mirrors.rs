@@ -390,7 +390,10 @@ impl Pool {
 
     /// Verifies some of what was copied to a device that replaces another. When all of it is, the other one leaves.
     fn replace_step(&self, now: u64) -> Result<Option<u64>> {
-        if let Some(bytes) = self.copy_check_step()? {
+        if self.copy_check_rests(now) {
+            return Ok(None);
+        }
+        if let Some(bytes) = self.copy_check_step(now)? {
             return Ok(Some(bytes));
         }
         if !self.part_with_replaced()? {
