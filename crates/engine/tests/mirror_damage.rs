@@ -194,3 +194,21 @@ fn a_replaced_device_that_never_can_be_read_leaves_in_the_end() {
     }
     assert_eq!(pauses, 3);
 }
+
+/// Beside a mirror a device that has none is read once, and what is wrong on it is counted once.
+#[test]
+fn a_scrub_reads_a_device_without_a_mirror_once() {
+    let all = fresh_mirrors_with_log(1, 1, 2);
+    let pool = open(&all);
+    write(&pool, 0..1000, 1);
+    pool.checkpoint(false).unwrap();
+    let before = all[0].stats().counts().read_bytes;
+    scrub(&pool, 1);
+    let read_bytes = all[0].stats().counts().read_bytes - before;
+    assert!(read_bytes < 3 * 1000 * u64::from(PAGE) / 2, "{read_bytes}");
+    let damaged = place_of(&all[0], 500).unwrap() + 100;
+    all[0].flip_bit(damaged, 1);
+    pool.scrub_start(3, 0).unwrap();
+    while pool.scrub_step(4).unwrap().is_some() {}
+    assert_eq!(pool.status().scrub.damaged, 1);
+}

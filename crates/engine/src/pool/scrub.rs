@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use super::Pool;
 use crate::device::{Devices, IoClass};
 use crate::faults::{FaultKind, Subject};
-use crate::segment::Segment;
+use crate::segment::{Part, Segment};
 use crate::types::COPIES;
 use crate::{Addr, Error, Result};
 
@@ -276,7 +276,9 @@ impl Pool {
     fn verify_segment(&self, segment: &Segment, damaged_before: u64) -> StepFindings {
         let devices = &self.shared.devices.of_class(IoClass::Scrub);
         let mut found = StepFindings { bytes: segment.used_bytes(), ..StepFindings::default() };
-        let copies = devices.copies_max();
+        let of_part = |part: &Part| devices.copies(part.extent.chunk.device);
+        // A group that has more devices than those on which the segment lies has nothing of it.
+        let copies = segment.parts.iter().map(of_part).max().unwrap_or_default();
         if copies <= 1 {
             self.verify_copy(segment, devices, None, (&mut found, damaged_before));
         }
