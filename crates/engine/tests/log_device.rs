@@ -11,7 +11,7 @@ use pagefold_engine::Error;
 use pagefold_engine::dataset::Commit;
 use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
 use pagefold_engine::limits::RESERVED_BYTES;
-use pagefold_engine::pool::{DeviceState, OpenOptions, Pool};
+use pagefold_engine::pool::{DeviceState, OpenOptions, Pool, SpareState};
 
 fn flushes(sim: &Arc<SimDevice>) -> u64 {
     sim.stats().counts().flushes
@@ -517,4 +517,37 @@ fn a_log_device_that_was_given_up_unread_does_not_replace_what_followed() {
     let pool = open(&without_unflushed(&after));
     has(&pool, 0..10, 300);
     is_sound(&pool);
+}
+
+/// It would be erased with the log device, and be lost.
+#[test]
+fn a_log_device_does_not_leave_with_a_spare_that_stands_in() {
+    let all = fresh_with_log(1, 2);
+    let pool = open(&all);
+    let spare = sim(70);
+    pool.add_spares(handles(std::slice::from_ref(&spare))).unwrap();
+    write(&pool, 0..10, 1);
+    all[2].inject(fault(SimOp::Write, u64::MAX));
+    write(&pool, 0..10, 2);
+    assert!(pool.spare_step(1).unwrap());
+    let stands_in = pool.spares()[0].device.unwrap();
+    let refused = pool.remove_group(1).unwrap_err().to_string();
+    assert!(refused.contains("stands in"), "{refused}");
+    pool.detach(stands_in).unwrap();
+    pool.remove_group(1).unwrap();
+    assert_eq!(pool.spares()[0].state, SpareState::Available);
+    has(&pool, 0..10, 2);
+}
+
+#[test]
+fn no_spare_steps_in_for_a_log_device_of_which_nothing_is_left() {
+    let all = fresh_with_log(1, 1);
+    let pool = open(&all);
+    pool.add_spares(handles(&[sim(70)])).unwrap();
+    all[1].inject(fault(SimOp::Write, u64::MAX));
+    write(&pool, 0..10, 1);
+    assert!(!pool.spare_step(1).unwrap());
+    pool.maintain().unwrap();
+    assert!(!is_there(&pool));
+    assert_eq!(pool.spares()[0].state, SpareState::Available);
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mirrored::*;
 use pagefold_engine::Error;
-use pagefold_engine::device::{InjectedFault, SimDevice, SimOp};
+use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
 use pagefold_engine::pool::{DeviceState, Obstacle, Pool};
 
 fn capacity(pool: &Pool) -> u64 {
@@ -416,4 +416,14 @@ fn what_could_not_be_read_for_a_while_is_moved_later() {
     finish(&pool);
     has(&pool, 0..2000, 1);
     is_sound(&pool);
+}
+
+#[test]
+fn a_spare_that_is_too_small_is_refused_also_when_a_group_has_left() {
+    let pool = open(&fresh(2, 1));
+    write(&pool, 0..100, 1);
+    pool.remove_group(1).unwrap();
+    finish(&pool);
+    let small: Arc<dyn Device> = Arc::new(SimDevice::new(SIZE - 2 * MIB, 9));
+    assert!(pool.add_spares(vec![small]).unwrap_err().to_string().contains("could stand in for none"));
 }

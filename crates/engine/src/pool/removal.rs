@@ -47,7 +47,7 @@ impl Pool {
     pub fn remove_group(&self, group: u16) -> Result<()> {
         self.shared.check_writable()?;
         if self.labels.log_group() == Some(group) {
-            return self.remove_log_device();
+            return self.without_stand_in(&[group], || self.remove_log_device());
         }
         if self.known_group(group)? {
             return Err(Error::Invalid("it is being removed already".into()));

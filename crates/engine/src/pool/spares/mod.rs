@@ -218,7 +218,9 @@ impl Pool {
     pub fn add_spares(&self, devices: Vec<Arc<dyn Device>>) -> Result<()> {
         self.shared.check_writable()?;
         let _turn = self.spares.turn.lock();
-        let smallest = (0..self.labels.counted()).map(|group| self.labels.group_bytes(group)).min();
+        let sizes = (0..self.labels.counted()).map(|group| self.labels.group_bytes(group));
+        // Groups that have left use nothing.
+        let smallest = sizes.filter(|bytes| *bytes > 0).min();
         let mut new: Vec<Spare> = Vec::new();
         for device in devices {
             self.shared.devices.bound(device.as_ref());

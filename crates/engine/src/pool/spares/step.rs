@@ -113,6 +113,8 @@ impl Pool {
             if let Some(cause) = cause
                 && !(entry.leaves
                     || leaves(group)
+                    // A log device that has failed as a whole leaves the pool.
+                    || self.shared.devices.copies(group) == 0
                     || stands_in(device)
                     || is_spare(entry.birth)
                     || sent_back.contains(&device))
