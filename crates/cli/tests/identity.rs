@@ -110,8 +110,12 @@ fn an_older_copy_is_never_taken_for_the_pool() {
         text.contains("an older copy: the pool went on until 20") && text.contains("pagefold reguid"),
         "{text}"
     );
-    // A file is where one looks, not what one looks for.
-    assert_failure(&sandbox.run(&["import", "./prod.pf"]), 1, &["pagefold import -d ./prod.pf"]);
+    // A device stands for its pool; a directory is where one looks, not what one looks for.
+    assert_failure(&sandbox.run(&["import", "./"]), 1, &["pagefold import -d ./"]);
+    refused(&sandbox, &["import", "./monday.pf"], &["older copy", "--accept-older"]);
+    sandbox.ok(&["import", "./prod.pf"]);
+    assert_eq!(snapshots(&sandbox, "prod"), ["later"]);
+    sandbox.ok(&["export", "prod"]);
     sandbox.ok(&["import", "-d", ".", "prod"]);
     assert_eq!(snapshots(&sandbox, "prod"), ["later"]);
     sandbox.ok(&["export", "prod"]);

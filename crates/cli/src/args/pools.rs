@@ -35,7 +35,7 @@ pub struct Create {
 /// See [`super::Verb::Import`].
 #[derive(Args, Debug)]
 pub struct Import {
-    /// The pool, by name or GUID.
+    /// The pool, by name or GUID, or by the path of one of its devices.
     pub pool: Option<String>,
     /// The name that it has from now on.
     pub new_name: Option<String>,

@@ -17,6 +17,10 @@ use crate::{progress, table, target};
 
 /// Shows the pools that are found, or remembers them.
 pub fn run(args: &Import) -> Result<()> {
+    if let Some(device) = device_named(args) {
+        let found = discovery::identify(&registry::absolute(&device)?)?;
+        return one(args, std::slice::from_ref(&found), &found.guid).and_then(|pool| import(args, pool));
+    }
     let Search { pools, silent } = progress::scan(&where_to_look(args)?)?;
     let done = match &args.pool {
         Some(wanted) => one(args, &pools, wanted).and_then(|pool| import(args, pool)),
@@ -35,6 +39,13 @@ pub fn run(args: &Import) -> Result<()> {
             done
         }
     }
+}
+
+/// Returns the device that is named in place of its pool: no name of a pool is a path.
+fn device_named(args: &Import) -> Option<PathBuf> {
+    let wanted = args.pool.as_ref().filter(|wanted| args.dir.is_empty() && wanted.contains('/'))?;
+    let path = raw::path_of(wanted);
+    (path.exists() && !path.is_dir()).then_some(path)
 }
 
 /// Returns the failure that devices did not answer.
