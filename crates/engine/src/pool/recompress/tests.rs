@@ -4,11 +4,12 @@ use pagefold_codec::Kinds;
 use pagefold_codec::testing::{Random, Schema, heap_page};
 
 use super::*;
+use crate::Key;
 use crate::dataset::{Attempt, Change, ModelEntry};
 use crate::device::{AlignedBuf, Device, SimDevice};
 use crate::pool::LearnOptions;
 use crate::pool::models::{ModelCandidate, learn_better};
-use crate::pool::testing::{PAGE, fresh, open};
+use crate::pool::testing::{PAGE, damage, fresh, leaves, open};
 use crate::record::{ModelId, Models};
 
 const PAGES: u64 = 300;
@@ -147,4 +148,20 @@ fn a_record_as_it_was_is_not_kept_in_memory() {
     pool.checkpoint(false).unwrap();
     assert!(pool.shared.models.get(bad).is_none());
     assert_holds(&pool, &pages);
+}
+
+/// One leaf that could not be read hid the models of all objects.
+#[test]
+fn a_damaged_leaf_hides_no_model() {
+    let (device, pool, _pages, _) = coded_badly();
+    let usage = Key::new(5, Key::USAGE, 0);
+    let all = leaves(&pool.version("").unwrap().tree);
+    let (leaf, _) = all.iter().rev().find(|(_, first)| *first <= usage).copied().unwrap();
+    damage(&device, &pool, leaf);
+    drop(pool);
+    let pool = open(&device);
+    assert!(pool.version("").unwrap().usage(5).is_err());
+    let found: Vec<(Option<u64>, u64)> =
+        pool.modelled().unwrap().iter().map(|one| (one.object, one.pages)).collect();
+    assert_eq!(found, [(Some(5), 3)]);
 }
