@@ -165,3 +165,22 @@ fn a_damaged_leaf_hides_no_model() {
         pool.modelled().unwrap().iter().map(|one| (one.object, one.pages)).collect();
     assert_eq!(found, [(Some(5), 3)]);
 }
+
+/// Records that leave a quarter of each chunk unused took a chunk more than there were to spare.
+#[test]
+fn the_chunks_for_a_segment_are_known_before_it_is_packed() {
+    let (_device, pool) = fresh();
+    for lens in
+        [vec![1 << 20; 7], vec![1 << 20, 9, 900_000, 4000, 1 << 20, 1 << 20, 1 << 20, 1], vec![100; 5000]]
+    {
+        let mut packer = Packer::new(&pool, None);
+        for id in 1..4 {
+            let records: Vec<Survivor> =
+                (0..).zip(&lens).map(|(slot, len)| (slot, 0, vec![7; *len])).collect();
+            let expected = packer.begun_now() as u64 + packer.chunks_for(&records);
+            packer.pack(id, 0, &records).unwrap();
+            assert_eq!(packer.begun_now() as u64, expected, "segment {id} of {} records", lens.len());
+        }
+        packer.give_up(None);
+    }
+}
