@@ -287,6 +287,22 @@ impl Repository {
         .map(drop)
     }
 
+    /// Forgets those of these backups that are still there, and returns their numbers: for whoever has chosen them from a
+    /// list, while others may have forgotten some.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub fn forget_any(&self, numbers: &[u64]) -> Result<Vec<u64>> {
+        let mut gone = Vec::new();
+        self.commit(&mut |state| {
+            let there = state.backups.iter().map(|backup| backup.number);
+            gone = there.filter(|number| numbers.contains(number)).collect();
+            state.backups.retain(|backup| !numbers.contains(&backup.number));
+            Ok(())
+        })?;
+        Ok(gone)
+    }
+
     /// Reads and opens blocks, in the order of `wanted`. Blocks of one pack that are near each other are read by one
     /// request.
     pub(crate) fn read(&self, wanted: &[(Kind, BlockRef)]) -> Result<Vec<Vec<u8>>> {

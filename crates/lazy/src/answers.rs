@@ -19,11 +19,11 @@ use crate::frames::{
 use crate::limits::{ANSWERED_MAX, CROWDED, PIECE_BYTES, UNASKED_MAX};
 
 /// Error numbers of Linux.
-const ENOMEM: i32 = 12;
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
-const ECONNABORTED: i32 = 103;
-const ENOBUFS: i32 = 105;
+const EBADF: i32 = 9;
+const EFAULT: i32 = 14;
+const EINVAL: i32 = 22;
+const ENOTSOCK: i32 = 88;
+const EOPNOTSUPP: i32 = 95;
 
 /// Pause between two looks for new connections.
 const LOOK: Duration = Duration::from_millis(100);
@@ -64,7 +64,7 @@ pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Durat
             Ok(_) => tracing::warn!("too many are connected: one more is not heard"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOOK),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if passes(&error) => {
+            Err(error) if !lasts(&error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 thread::sleep(LOOK);
             }
@@ -78,11 +78,12 @@ pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Durat
     }
 }
 
-/// Returns true if connections can be accepted again after this error: one was closed before it was accepted, or the process
-/// or the system is out of descriptors or memory for a while.
-fn passes(error: &io::Error) -> bool {
-    const PASSING: [i32; 5] = [ECONNABORTED, EMFILE, ENFILE, ENOMEM, ENOBUFS];
-    error.raw_os_error().is_some_and(|code| PASSING.contains(&code))
+/// Returns true if no connection can ever be accepted again: this is no socket that listens. Any other error is taken for
+/// one that passes, as on a server's control socket: a dataset over the backup cannot be read any more once this process
+/// has ended.
+fn lasts(error: &io::Error) -> bool {
+    const LASTING: [i32; 5] = [EBADF, EFAULT, EINVAL, ENOTSOCK, EOPNOTSUPP];
+    error.raw_os_error().is_some_and(|code| LASTING.contains(&code))
 }
 
 /// A permit of a connection: permits are counted.
@@ -189,13 +190,13 @@ mod tests {
 
     #[test]
     fn one_connection_that_could_not_be_accepted_is_not_the_end() {
-        // ECONNABORTED, EMFILE, ENFILE, ENOMEM, ENOBUFS of Linux.
-        for code in [103, 24, 23, 12, 105] {
-            assert!(passes(&io::Error::from_raw_os_error(code)), "{code}");
+        // ECONNABORTED, EMFILE, ENFILE, ENOMEM, ENOBUFS, EPERM, EPROTO of Linux.
+        for code in [103, 24, 23, 12, 105, 1, 71] {
+            assert!(!lasts(&io::Error::from_raw_os_error(code)), "{code}");
         }
         // EBADF, EINVAL, ENOTSOCK: nobody will ever connect.
         for code in [9, 22, 88] {
-            assert!(!passes(&io::Error::from_raw_os_error(code)), "{code}");
+            assert!(lasts(&io::Error::from_raw_os_error(code)), "{code}");
         }
     }
 }

@@ -151,8 +151,29 @@ pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
     let name = names::full(pool.name(), path);
     match origin(pool, path, version.as_ref())? {
         None => Ok(()),
-        Some(origin) => Err(Failure::new(format!("cannot {doing} {name}: {}", description("it", &origin)))
-            .hint(format!("have the rest brought first: {} --hydrate", going_on(&name, &origin)))),
+        Some(origin) => {
+            let dataset = names::dataset_of(path);
+            let is_whole =
+                pool.version(dataset).is_ok_and(|version| matches!(origin_of(&*version), Ok(None)));
+            Err(Failure::new(format!("cannot {doing} {name}: {}", description("it", &origin)))
+                .hint(bringing(&name, &origin, is_whole)))
+        }
+    }
+}
+
+/// Returns the step that helps with a dataset or snapshot that is not complete. A snapshot stays as it is, whatever is
+/// brought into its dataset. `is_whole` tells that the dataset is complete by now.
+fn bringing(name: &str, origin: &Origin, is_whole: bool) -> String {
+    let dataset = names::dataset_of(name);
+    let rest = format!("have the rest brought first: {} --hydrate", going_on(name, origin));
+    match (dataset == name, is_whole) {
+        (true, _) => rest,
+        (false, true) => format!(
+            "{name} stays as it is, but {dataset} is complete by now: use another snapshot: pagefold snapshot {dataset}@NAME"
+        ),
+        (false, false) => format!(
+            "{rest}\n  {name} stays as it is even then: use another snapshot: pagefold snapshot {dataset}@NAME"
+        ),
     }
 }
 
@@ -257,5 +278,22 @@ mod tests {
         let hostile = going_on("tank/db", &origin("/x'; rm -rf $(pwd) #"));
         assert_eq!(hostile, "pagefold backup mount '/x'\\''; rm -rf $(pwd) #' 7 tank/db");
         assert!(going_on("tank/db", &origin("-rf")).contains("'-rf'"));
+    }
+
+    #[test]
+    fn a_snapshot_that_will_never_be_complete_is_told_as_one() {
+        let origin = Origin { repository: [1; 16], backup: 7, place: "/b".into(), name: "tank/db@a".into() };
+        let told = |name: &str, is_whole| bringing(name, &origin, is_whole);
+        let rest = "have the rest brought first: pagefold backup mount /b 7 tank/db --hydrate";
+        let another = "use another snapshot: pagefold snapshot tank/db@NAME";
+        assert_eq!(told("tank/db", false), rest);
+        assert_eq!(
+            told("tank/db@x", false),
+            format!("{rest}\n  tank/db@x stays as it is even then: {another}")
+        );
+        assert_eq!(
+            told("tank/db@x", true),
+            format!("tank/db@x stays as it is, but tank/db is complete by now: {another}")
+        );
     }
 }

@@ -20,7 +20,7 @@ use crate::failure::Result;
 use crate::raw::shown;
 use crate::registry::Known;
 use crate::units::{self, FULL_PERCENT, hundredths};
-use crate::{names, pool_errors, pools};
+use crate::{names, pool_errors, pools, streams};
 
 /// Words about a device that is a file which was deleted.
 pub(crate) const DELETED: &str =
@@ -107,6 +107,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         dirty_bytes: status.dirty_bytes,
         freeing: pool.is_reaping(),
         freeing_bytes: pool.unreferenced_bytes(),
+        partials: streams::partials(pool),
         backup_policies: pool.is_set_anywhere(crate::backups::BACKUP),
         log_bytes: status.log_bytes,
         models: status.models,

@@ -1,7 +1,7 @@
 //! Archives logs of database clusters, file by file, as `archive_command` gives and `restore_command` takes them.
 //!
 //! - A1: a file lies under the number of its cluster and its own name. It is made by a create that fails if there is
-//!   one: a second writer finds the same content, or is refused.
+//!   one: a second writer finds the same content, or is refused. Only what cannot be read any more is overwritten.
 //! - A2: a file needs no commit: [`Repository::push_log`] is one request beside the one that opens the repository,
 //!   whatever the repository holds. For a segment there are two more, for the model of the segment before.
 //! - A3: [`Repository::prune`] deletes what lies before the start of recovery of all kept backups of the cluster, if
@@ -49,7 +49,7 @@ pub struct LogFile<'a> {
 /// The outcome of archiving a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
-    /// The file was not there, and is now.
+    /// The file was not there, or could not be read any more, and is there now.
     New,
     /// The file was there, with the same content.
     Same,
@@ -127,15 +127,39 @@ impl Repository {
             content: file.content,
         };
         let bytes = self.proven_log(&file, &path, self.encode_log(&file, before.as_deref())?)?;
-        if self.store.create(&path, bytes)? {
+        if self.store.create(&path, bytes.clone())? {
             return Ok(Pushed::New);
         }
-        let found = self.read_log(&path, system, &name)?;
-        let (_, content) = found.ok_or_else(|| Error::Missing { object: path.clone() })?;
-        if content == file.content {
-            return Ok(Pushed::Same);
+        let differs =
+            || Error::Exists(format!("{name} of cluster {system} was archived before, with another content"));
+        let mut pushed = Pushed::Same;
+        loop {
+            let there = self.store.get(&path, WAL_OBJECT_BYTES_MAX)?;
+            let there = there.ok_or_else(|| Error::Missing { object: path.clone() })?;
+            match object::decode(&there, &path, &self.id, &self.sealer) {
+                Ok((head, content)) => {
+                    check_name(&head, &path, system, &name)?;
+                    return if content == file.content { Ok(pushed) } else { Err(differs()) };
+                }
+                // Otherwise the server would keep this file, and all that come after it, for ever.
+                Err(damage @ Error::Damaged { .. }) if pushed == Pushed::Same => {
+                    match object::open_head(&there, &path, &self.id, &self.sealer) {
+                        Ok(opened) => {
+                            check_name(&opened.head, &path, system, &name)?;
+                            if !opened.head.is_of(file.content) {
+                                return Err(differs());
+                            }
+                        }
+                        Err(_) if object::is_of_other_version(&there) => return Err(damage),
+                        Err(_) => {}
+                    }
+                    tracing::warn!(error = %damage, "the file that is at hand takes the place of the damaged one");
+                    self.store.put(&path, bytes.clone())?;
+                    pushed = Pushed::New;
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Err(Error::Exists(format!("{name} of cluster {system} was archived before, with another content")))
     }
 
     /// Returns an encoded file if it has the content when it is decoded, and else the file encoded without a model. The

@@ -67,6 +67,11 @@ pub(crate) struct Head {
 }
 
 impl Head {
+    /// Returns true if it is the head of a file of this content.
+    pub(crate) fn is_of(&self, content: &[u8]) -> bool {
+        self.len == content.len() as u64 && self.hash == xxh3_128(content)
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(&self.system.to_le_bytes());
@@ -248,6 +253,11 @@ impl Fixed {
         }
         Ok(Self { random, head_bytes, model_bytes })
     }
+}
+
+/// Returns true if an object says that another version of Pagefold has made it: this one cannot read it, intact as it is.
+pub(crate) fn is_of_other_version(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"PFwlog") && !bytes.starts_with(&MAGIC)
 }
 
 /// Returns the number of bytes at the beginning of an object, of which `fixed` are the first, that have its head and

@@ -112,7 +112,7 @@ fn damage_and_files_that_were_swapped_are_told() {
         let write =
             |bytes: Vec<u8>| repository.store.wait(async { memory.put(&place, bytes.into()).await.unwrap() });
         let whole = read(&place);
-        for at in (0..whole.len()).step_by(whole.len() / 300) {
+        for (n, at) in (0..whole.len()).step_by(whole.len() / 300).enumerate() {
             let mut damaged = whole.to_vec();
             damaged[at] ^= 1;
             write(damaged);
@@ -120,9 +120,25 @@ fn damage_and_files_that_were_swapped_are_told() {
             assert!(matches!(error, Error::Damaged { .. }), "byte {at}: {error}");
             write(whole[..at].to_vec());
             assert!(matches!(repository.fetch_log(SYSTEM, &name), Err(Error::Damaged { .. })), "cut at {at}");
-            // A second push does not take the damaged object for the same file.
-            assert!(matches!(push(&repository, SYSTEM, &segment(1, 1), b""), Err(Error::Damaged { .. })));
+            // A second push does not take the damaged object for the same file, and mends it if it is at hand.
+            let other = push(&repository, SYSTEM, &segment(1, 1), b"other");
+            assert!(matches!(other, Ok(Pushed::New) | Err(Error::Exists(_))), "{other:?}");
+            if n % 50 > 0 {
+                continue;
+            }
+            write(whole[..at].to_vec());
+            assert_eq!(push(&repository, SYSTEM, &segment(1, 1), &content(1, 3 << 20)).unwrap(), Pushed::New);
+            assert_eq!(
+                push(&repository, SYSTEM, &segment(1, 1), &content(1, 3 << 20)).unwrap(),
+                Pushed::Same
+            );
         }
+        // A newer version of the program may read it.
+        let mut newer = whole.to_vec();
+        newer[6] += 1;
+        write(newer);
+        let refused = push(&repository, SYSTEM, &segment(1, 1), &content(1, 3 << 20));
+        assert!(matches!(refused, Err(Error::Damaged { .. })), "{refused:?}");
         write([&whole[..], b"x"].concat());
         assert!(repository.fetch_log(SYSTEM, &name).is_err());
         // Another file in its place, whole.
@@ -461,6 +477,17 @@ fn prune_keeps_what_a_kept_backup_needs() {
     assert_eq!(change(&backups[1..], true).deleted_files, 3);
     assert_eq!(names()[1], segment(1, 6));
     assert_eq!(repository.logs().unwrap().iter().filter(|file| file.system == 8).count(), 9);
+}
+
+/// Two that prune at once choose the same backups.
+#[test]
+fn backups_that_others_have_forgotten_are_no_error() {
+    let (_memory, repository) = repository(None);
+    with_backups(&repository, &[backup(1, 1, 0, 1), backup(2, 1, 0, 2), backup(3, 1, 0, 3)]);
+    repository.forget(&[1]).unwrap();
+    assert!(matches!(repository.forget(&[1, 2]), Err(Error::NotFound(_))));
+    assert_eq!(repository.forget_any(&[1, 2]).unwrap(), [2]);
+    assert_eq!(repository.backups().unwrap().iter().map(|backup| backup.number).collect::<Vec<_>>(), [3]);
 }
 
 #[test]

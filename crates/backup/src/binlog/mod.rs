@@ -112,8 +112,8 @@ pub struct ArchivedPart {
     pub stored_bytes: u64,
 }
 
-/// Parts of logs by name, each with the marks of its files by number.
-pub(crate) type MarkedParts = BTreeMap<BinlogName, (Vec<ArchivedPart>, BTreeMap<u32, u64>)>;
+/// Parts of logs by name, each with the marks of its files by number; `None` if no part of a file can be read.
+pub(crate) type MarkedParts = BTreeMap<BinlogName, (Vec<ArchivedPart>, BTreeMap<u32, Option<u64>>)>;
 
 /// Facts that the head of an archived part tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,18 +248,40 @@ impl Repository {
         };
         let bytes = Bytes::from(object::encode(&self.id, &self.sealer, &file, None)?);
         let path = format!("{FOLDER}/{id}");
-        if self.store.create(&path, bytes)? {
-            let end = BinlogPlace { offset: part.place.offset + part.content.len() as u64, ..part.place };
-            let (is_last, is_inside) = (part.is_last, part.is_inside);
-            return Ok(PartFacts { end, mark, times: part.times, is_last, is_inside });
+        let end = BinlogPlace { offset: part.place.offset + part.content.len() as u64, ..part.place };
+        let (is_last, is_inside) = (part.is_last, part.is_inside);
+        let pushed = PartFacts { end, mark, times: part.times, is_last, is_inside };
+        if self.store.create(&path, bytes.clone())? {
+            return Ok(pushed);
         }
-        let (head, content) =
-            self.read_part(&path, &id)?.ok_or_else(|| Error::Missing { object: path.clone() })?;
+        let mut found = self.read_part(&path, &id);
+        if let Err(damage @ Error::Damaged { .. }) = &found
+            && self.may_replace(part, pushed.next(), &path)?
+        {
+            tracing::warn!(error = %damage, "the part that is at hand takes the place of the damaged one");
+            self.store.put(&path, bytes)?;
+            found = self.read_part(&path, &id);
+        }
+        let (head, content) = found?.ok_or_else(|| Error::Missing { object: path.clone() })?;
         let shorter = content.len().min(part.content.len());
         if head.system == mark && content.get(..shorter) == part.content.get(..shorter) {
             return Ok(facts(&head, part.place));
         }
         Err(Error::Exists(format!("another log is archived as {} at {}", part.log, part.place)))
+    }
+
+    /// Returns true if a part, behind which the log goes on at `next`, may take the place of one that is damaged: nothing
+    /// tells of that one's content any more, and the part archived behind it, if there is one, begins there (N1).
+    fn may_replace(&self, part: &BinlogPart<'_>, next: BinlogPlace, path: &str) -> Result<bool> {
+        let Some(there) = self.store.get(path, WAL_OBJECT_BYTES_MAX)? else { return Ok(false) };
+        if object::is_of_other_version(&there)
+            || object::open_head(&there, path, &self.id, &self.sealer).is_ok()
+        {
+            return Ok(false);
+        }
+        let parts = self.binlog_parts()?.remove(part.log).unwrap_or_default();
+        let behind = parts.iter().find(|behind| behind.place > part.place);
+        Ok(behind.is_none_or(|behind| behind.place == next))
     }
 
     fn read_part(&self, path: &str, id: &str) -> Result<Option<(Head, Vec<u8>)>> {
@@ -293,6 +315,21 @@ impl Repository {
         known.collect()
     }
 
+    /// Returns what is known of parts; `None` for those whose heads cannot be read: `verify` tells of these.
+    fn readable_facts(&self, parts: &[ArchivedPart]) -> Result<Vec<Option<PartFacts>>> {
+        match self.binlog_facts(parts) {
+            Ok(facts) => Ok(facts.into_iter().map(Some).collect()),
+            Err(Error::Damaged { .. } | Error::Missing { .. }) => match parts {
+                [_] => Ok(vec![None]),
+                _ => parts.iter().try_fold(Vec::new(), |mut all, one| {
+                    all.append(&mut self.readable_facts(std::slice::from_ref(one))?);
+                    Ok(all)
+                }),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns the parts of all binary logs, by name, in order. Objects whose names are not ours are left out.
     ///
     /// # Errors
@@ -309,19 +346,26 @@ impl Repository {
     }
 
     /// Returns what is known of the last part of a log that ends between two transactions; `None` if there is none. Who
-    /// archives goes on there, and finds the parts that are there already.
+    /// archives goes on there, finds the parts that are there already, and puts others in the place of damaged ones.
     ///
     /// # Errors
-    /// [`Error::Damaged`]; errors of the store.
+    /// [`Error::Damaged`] if the damage leaves no part to go on with; errors of the store.
     pub fn binlog_end(&self, log: &BinlogName) -> Result<Option<PartFacts>> {
         let parts = self.binlog_parts()?.remove(log).unwrap_or_default();
+        let mut damage = None;
         for part in parts.iter().rev() {
-            let facts = self.binlog_facts(std::slice::from_ref(part))?.pop();
-            if facts.is_some_and(|facts| !facts.is_inside) {
-                return Ok(facts);
+            match self.binlog_facts(std::slice::from_ref(part)) {
+                Ok(mut facts) => match facts.pop().filter(|facts| !facts.is_inside) {
+                    None => {}
+                    found => return Ok(found),
+                },
+                Err(error @ Error::Damaged { .. }) => {
+                    damage.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        damage.map_or(Ok(None), Err)
     }
 
     /// Returns the parts of all binary logs, and by file the marks of the logs that they are of.
@@ -330,11 +374,29 @@ impl Repository {
         for (name, parts) in self.binlog_parts()? {
             let mut firsts = parts.clone();
             firsts.dedup_by_key(|part| part.place.file);
-            let facts = self.binlog_facts(&firsts)?;
-            let marks = facts.iter().map(|facts| (facts.end.file, facts.mark)).collect();
+            let facts = self.readable_facts(&firsts)?;
+            let mut marks = BTreeMap::new();
+            for (first, facts) in firsts.iter().zip(facts) {
+                let file = first.place.file;
+                let mark = match facts {
+                    Some(facts) => Some(facts.mark),
+                    None => self.mark_of(parts.iter().filter(|part| part.place.file == file))?,
+                };
+                marks.insert(file, mark);
+            }
             all.insert(name, (parts, marks));
         }
         Ok(all)
+    }
+
+    /// Returns the mark of the file of these parts, as the first one tells that can be read.
+    fn mark_of<'p>(&self, parts: impl Iterator<Item = &'p ArchivedPart>) -> Result<Option<u64>> {
+        for part in parts {
+            if let Some(facts) = self.readable_facts(std::slice::from_ref(part))?.pop().flatten() {
+                return Ok(Some(facts.mark));
+            }
+        }
+        Ok(None)
     }
 
     /// Lists the archived binary logs, and which of the backups can be restored along them.
@@ -357,11 +419,13 @@ impl Repository {
             };
             // Parts at the end may have no transaction.
             for some in parts.rchunks(READS) {
-                let facts = self.binlog_facts(some)?;
-                if let Some(of_last) = facts.last().filter(|facts| facts.end.file == last.place.file) {
+                let facts = self.readable_facts(some)?;
+                if let Some(of_last) = facts.last().copied().flatten()
+                    && of_last.end.file == last.place.file
+                {
                     binlog.until = binlog.until.max(of_last.end);
                 }
-                binlog.last_s = facts.iter().filter_map(|facts| Some(facts.times?.1)).max();
+                binlog.last_s = facts.iter().flatten().filter_map(|facts| Some(facts.times?.1)).max();
                 if binlog.last_s.is_some() {
                     break;
                 }
@@ -369,7 +433,9 @@ impl Repository {
             binlog.lines = backups
                 .iter()
                 .flat_map(|backup| backup.binlogs.iter().map(move |end| (backup, end)))
-                .filter(|(_, end)| marks.get(&end.place.file) == Some(&end.mark) && end.place >= first.place)
+                .filter(|(_, end)| {
+                    marks.get(&end.place.file) == Some(&Some(end.mark)) && end.place >= first.place
+                })
                 .map(|(backup, end)| binlog.line(backup, end))
                 .collect();
             binlog.archived = parts;
@@ -464,10 +530,14 @@ pub(crate) fn unneeded(
         return found;
     }
     for (name, (parts, marks)) in logs {
-        let ends = backups.iter().flat_map(|backup| &backup.binlogs);
-        let floor =
-            ends.filter(|end| marks.get(&end.place.file) == Some(&end.mark)).map(|end| end.place).min();
-        let Some(floor) = floor else { continue };
+        let ends = || backups.iter().flat_map(|backup| &backup.binlogs);
+        let lowest = |mark_of: &dyn Fn(&BinlogEnd) -> Option<u64>| {
+            let of_it = |end: &&BinlogEnd| marks.get(&end.place.file) == Some(&mark_of(end));
+            ends().filter(of_it).map(|end| end.place).min()
+        };
+        let Some(floor) = lowest(&|end| Some(end.mark)) else { continue };
+        // Of a file whose mark cannot be read, the end in a backup may be that of this log.
+        let floor = lowest(&|_| None).map_or(floor, |unknown| floor.min(unknown));
         let earlier = before.iter().find(|earlier| earlier.log == name.0).map(|earlier| earlier.place);
         for (part, next) in parts.iter().zip(parts.iter().skip(1)) {
             if next.place > floor {

@@ -389,6 +389,58 @@ fn a_prune_deletes_what_lies_before_the_oldest_backup() {
     assert_eq!((second.doomed, second.left), (all[..5].to_vec(), 0));
 }
 
+/// One damaged head failed each list and each prune of the repository, and whoever archived ended.
+#[test]
+fn a_part_whose_head_is_damaged_hides_nothing_else_and_is_archived_again() {
+    let (memory, repository) = repository();
+    let log = shop();
+    let mut servers = Vec::new();
+    for file in 1..=3 {
+        let mut server = Server::new(100 * file);
+        let mut end = push(&server, &repository, begin_of(file)).unwrap();
+        for n in 0..3 {
+            server.rows(100 * file + n, 100);
+            end = push_as(&server, &repository, end, n == 2 && file < 3).unwrap().end;
+        }
+        servers.push(server);
+    }
+    let mark = |file: usize| scan(&servers[file - 1].bytes).unwrap().0.mark();
+    let parts = repository.binlog_parts().unwrap().remove(&log).unwrap();
+    assert_eq!(parts.len(), 12);
+    let damage = |part: &ArchivedPart| {
+        let place = object_store::path::Path::from(part.path());
+        let bytes = Bytes::from(vec![7; 99]);
+        repository.store.wait(memory.put_opts(&place, bytes.into(), Default::default())).unwrap();
+    };
+    let doomed = |backups: &[Backup]| {
+        crate::binlog::unneeded(&repository.binlog_marks().unwrap(), backups, &[], true).doomed.len()
+    };
+    let (early, late) = (ended(parts[5].place, mark(2)), ended(parts[9].place, mark(3)));
+    damage(&parts[4]);
+    assert_eq!((doomed(std::slice::from_ref(&early)), doomed(std::slice::from_ref(&late))), (5, 9));
+    let listed = repository.binlogs(std::slice::from_ref(&early)).unwrap().remove(0);
+    assert_eq!((listed.parts, listed.last_s, listed.lines.len()), (12, Some(302), 1));
+    // If nothing tells whose file it is, what a backup may need of it stays; of a log that no other backup is known to
+    // have, all stays.
+    parts[5..8].iter().for_each(damage);
+    assert_eq!((doomed(&[early.clone(), late.clone()]), doomed(std::slice::from_ref(&early))), (5, 0));
+    assert!(repository.binlogs(&[early]).unwrap()[0].lines.is_empty());
+
+    // Who archives goes on before the damage, and mends it.
+    assert_eq!(repository.binlog_end(&log).unwrap().unwrap().end.file, 3);
+    damage(&parts[11]);
+    let end = repository.binlog_end(&log).unwrap().unwrap();
+    assert_eq!(end.next(), parts[11].place);
+    assert_eq!(repository.binlogs(&[late]).unwrap()[0].until, parts[11].place);
+    let whole = push(&servers[2], &repository, end.next()).unwrap();
+    assert_eq!(repository.binlog_end(&log).unwrap().unwrap().end, whole);
+    assert_eq!(push(&servers[2], &repository, end.next()).unwrap(), whole);
+    // A part that would leave a gap, or overlap the next one, takes no other one's place.
+    damage(&parts[9]);
+    let refused = push(&servers[2], &repository, parts[9].place);
+    assert!(matches!(refused, Err(Error::Damaged { .. })), "{refused:?}");
+}
+
 /// Returns a backup in which the log ends there.
 fn ended(place: BinlogPlace, mark: u64) -> Backup {
     let mut backup = crate::samples::state().backups.remove(0);

@@ -11,7 +11,7 @@ use pagefold_engine::wire::Reader;
 
 use crate::limits::{
     ANSWER_BYTES_MAX, DIRECTORY_BYTES_MAX, NAME_BYTES_MAX, NAMES_PER_ANSWER, PACK_BYTES_MAX, PART_BYTES,
-    TEXT_BYTES_MAX,
+    TEXT_BYTES_MAX, WAL_OBJECT_BYTES_MAX,
 };
 
 /// First bytes of the serving side.
@@ -24,8 +24,9 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 const VERSION_BYTES_MAX: usize = 64;
 /// Bytes of kind and number, which a frame's length includes.
 const HEAD_BYTES: usize = 9;
-/// Largest length of a request in bytes: an object and its name.
-pub(crate) const REQUEST_BYTES_MAX: u64 = PACK_BYTES_MAX + 512;
+/// Largest length of a request in bytes: an object and its name. A segment of a log may be longer than any pack.
+pub(crate) const REQUEST_BYTES_MAX: u64 = WAL_OBJECT_BYTES_MAX as u64 + 512;
+const _: () = assert!(PACK_BYTES_MAX <= WAL_OBJECT_BYTES_MAX as u64 && REQUEST_BYTES_MAX < u32::MAX as u64);
 /// Largest number of parts of an object's name.
 const NAME_PARTS_MAX: usize = 4;
 

@@ -13,11 +13,13 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::runtime::Runtime;
 
 use super::client::{Dial, Remote};
-use super::frame::{Answer, Frame, MAGIC, PROTOCOL, Request, VERSION, greeting, is_name};
+use super::frame::{
+    Answer, Frame, FrameError, MAGIC, PROTOCOL, REQUEST_BYTES_MAX, Request, VERSION, greeting, is_name,
+};
 use super::link::Wire;
 use super::{Host, ServeOptions, serve};
 use crate::error::{Error, Result};
-use crate::limits::{NAMES_PER_ANSWER, PART_BYTES};
+use crate::limits::{NAMES_PER_ANSWER, PART_BYTES, WAL_OBJECT_BYTES_MAX};
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
@@ -125,6 +127,14 @@ fn it_is_a_store_as_any_other() {
         remote.delete(&Path::from("packs/1")).await.unwrap();
         assert!(!top.join("packs/1").exists());
     });
+}
+
+/// A segment of a log may have a GiB, and more than a pack though it is compressed.
+#[test]
+fn a_request_may_be_as_long_as_the_longest_object() {
+    let read = |len: u64| Frame::read(&mut (len as u32).to_le_bytes().as_slice(), REQUEST_BYTES_MAX, |_| ());
+    assert!(matches!(read(WAL_OBJECT_BYTES_MAX as u64 + 300), Err(FrameError::CutShort)));
+    assert!(matches!(read(REQUEST_BYTES_MAX + 1), Err(FrameError::Bad(_))));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `fold`: codes stored records again, stronger.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,7 @@ use crate::target;
 
 /// Files of one mount whose records are to be coded again.
 struct RecompressJob {
-    client: Client,
+    pool: String,
     device: u32,
     inodes: Vec<u64>,
 }
@@ -37,7 +39,7 @@ pub fn run(args: &Fold) -> Result<()> {
                     return Err(client.misunderstood());
                 };
                 total_bytes += files.iter().flatten().map(|usage| usage.logical_bytes).sum::<u64>();
-                all.push(RecompressJob { client: target::server(client.pool())?, device, inodes });
+                all.push(RecompressJob { pool: client.pool().to_owned(), device, inodes });
                 Ok(())
             })?;
         }
@@ -45,8 +47,14 @@ pub fn run(args: &Fold) -> Result<()> {
     counting.finish();
     let problems = std::mem::take(&mut walk.problems);
     let progress = Progress::bytes("folding");
-    let figures = all.iter_mut().try_fold(RecompressFigures::default(), |mut sum, job| {
-        job.run(args.rate, &mut |more| {
+    // A server has places for some dozens of connections, and each job has no more files than one request may name.
+    let mut clients: BTreeMap<&str, Client> = BTreeMap::new();
+    let figures = all.iter().try_fold(RecompressFigures::default(), |mut sum, job| {
+        let client = match clients.entry(&job.pool) {
+            Entry::Vacant(place) => place.insert(target::server(&job.pool)?),
+            Entry::Occupied(place) => place.into_mut(),
+        };
+        job.run(client, args.rate, &mut |more| {
             sum.add(more);
             progress.at(sum.logical_bytes, total_bytes.max(sum.logical_bytes));
         })?;
@@ -96,13 +104,18 @@ fn paths_of(word: &str) -> Result<Vec<PathBuf>> {
 
 impl RecompressJob {
     /// Works request by request; after each it rests if there is a bound on the rate.
-    fn run(&mut self, rate: Option<u64>, each: &mut dyn FnMut(&RecompressFigures)) -> Result<()> {
+    fn run(
+        &self,
+        client: &mut Client,
+        rate: Option<u64>,
+        each: &mut dyn FnMut(&RecompressFigures),
+    ) -> Result<()> {
         let mut at = Some((0, 0));
         while let Some(from) = at {
             let begun = Instant::now();
             let request = Request::Recompress { device: self.device, inodes: self.inodes.clone(), from };
-            let Reply::Recompressed { figures, next } = self.client.ask_and_wait(&request)? else {
-                return Err(self.client.misunderstood());
+            let Reply::Recompressed { figures, next } = client.ask_and_wait(&request)? else {
+                return Err(client.misunderstood());
             };
             each(&figures);
             at = next;

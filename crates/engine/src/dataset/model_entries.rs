@@ -6,6 +6,7 @@ use pagefold_codec::Model;
 
 use super::live::LiveDataset;
 use super::models::ModelEntry;
+use crate::limits::MODELS_MAX;
 use crate::record::ModelId;
 use crate::tree::{Edit, Value};
 use crate::{Error, Key, Result};
@@ -17,13 +18,18 @@ impl LiveDataset {
         let all = (Key::model(0), Key::new(0, Key::MODEL + 1, 0));
         let parts = if rescue { self.tree.readable(&all.0, &all.1) } else { vec![all] };
         for (from, to) in parts {
-            self.load_models_between(&from, &to)?;
+            self.load_models_between(&from, &to, rescue)?;
         }
         Ok(())
     }
 
-    fn load_models_between(&self, from: &Key, to: &Key) -> Result<()> {
-        for (key, value) in self.tree.range(from, to, usize::MAX)? {
+    fn load_models_between(&self, from: &Key, to: &Key, rescue: bool) -> Result<()> {
+        // A pool that was made on purpose may have more, which would fill memory.
+        let found = self.tree.range(from, to, MODELS_MAX + 1)?;
+        if found.len() > MODELS_MAX && !rescue {
+            return Err(Error::corrupt("models of the pool", "there are more than a pool can have"));
+        }
+        for (key, value) in found {
             let id = ModelId::try_from(key.offset).ok().filter(|id| *id > 0);
             let (Some(id), Value::Bytes(bytes)) = (id, value) else {
                 return Err(Error::corrupt("models of the pool", "one has an impossible key or value"));

@@ -161,6 +161,23 @@ impl ModelIndex {
         None
     }
 
+    /// Adds a model, or gives it another entry. Of the models of an object the one of the latest generation is current: a
+    /// stream brings them in the order in which its pages need them.
+    fn insert(&mut self, id: ModelId, entry: ModelEntry) {
+        let of = (entry.dataset, entry.object);
+        let before = self.entries.insert(id, entry).map(|before| (before.dataset, before.object));
+        if let Some(before) = before
+            && before != of
+            && self.current.get(&before) == Some(&id)
+        {
+            self.current.remove(&before);
+        }
+        let rank = |id: ModelId| self.entries.get(&id).map(|entry| (entry.generation, id));
+        if self.current.get(&of).is_none_or(|now| rank(*now) <= rank(id)) {
+            self.current.insert(of, id);
+        }
+    }
+
     fn remove(&mut self, id: ModelId) {
         let removed = self.entries.remove(&id);
         if let Some(entry) = removed
@@ -225,13 +242,9 @@ impl ModelTable {
         Self { known: Arc::default(), loaded }
     }
 
-    /// Adds a model, which codes new pages of its object from now on.
+    /// Adds a model, which codes new pages of its object from now on, unless there is one of a later generation.
     pub(crate) fn insert(&self, id: ModelId, entry: ModelEntry, model: Option<Arc<Model>>) {
-        let mut known = self.known.write();
-        known.entries.insert(id, entry);
-        let current = known.current.entry((entry.dataset, entry.object)).or_insert(id);
-        *current = id.max(*current);
-        drop(known);
+        self.known.write().insert(id, entry);
         if let Some(model) = model {
             self.loaded.insert(id, InMemory::new(model));
         }
@@ -369,5 +382,46 @@ impl ModelTable {
     /// Returns the memory that loaded models take, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.loaded.weight()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(dataset: u64, generation: u32) -> ModelEntry {
+        ModelEntry {
+            ptr: Ptr { addr: Addr::new(1, 0), len_bytes: 1 },
+            codec: Codec::Raw,
+            dataset,
+            object: 5,
+            generation,
+            sampled_pages: 1,
+            object_pages: 1,
+            record_bytes: 1,
+            late: false,
+        }
+    }
+
+    #[test]
+    fn the_latest_generation_is_current_in_whatever_order_models_come() {
+        let table = ModelTable::new(0);
+        table.insert(7, entry(1, 1), None);
+        table.insert(8, entry(1, 0), None);
+        assert_eq!(table.own((1, 5)), Some(7));
+        table.insert(9, entry(1, 1), None);
+        assert_eq!(table.own((1, 5)), Some(9));
+        // As a stream may say.
+        table.insert(10, entry(1, u32::MAX), None);
+        table.insert(11, entry(1, u32::MAX), None);
+        assert_eq!(table.own((1, 5)), Some(11));
+    }
+
+    #[test]
+    fn a_model_that_passes_to_another_dataset_codes_nothing_of_the_first() {
+        let table = ModelTable::new(0);
+        table.insert(7, entry(1, 0), None);
+        table.insert(7, entry(2, 0), None);
+        assert_eq!((table.own((1, 5)), table.own((2, 5))), (None, Some(7)));
     }
 }

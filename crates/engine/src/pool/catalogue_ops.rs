@@ -4,6 +4,7 @@
 //! A catalogue operation is logged and done in one instant: everything accepted before it is in the log and the gate is
 //! closed, so that the trees are what the log says. No operation takes longer with more data.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -415,10 +416,12 @@ impl Pool {
     /// [`Error::NotFound`]; [`Error::Invalid`] if it is no clone; [`Error::Exists`] if both have a snapshot of one
     /// name.
     pub fn promote(&self, path: &str) -> Result<()> {
+        let promoted = Cell::new((0, 0));
         self.perform_stored(|catalogue, _| {
             let dataset = catalogue.dataset(path)?;
             let origin = catalogue.origin_of_clone(dataset)?;
             let from = catalogue.get(origin)?.snapshot_of().unwrap_or_default();
+            promoted.set((from, dataset));
             for id in catalogue.snapshots(from).into_iter().filter(|id| *id <= origin) {
                 if catalogue.named_snapshot(dataset, &catalogue.get(id)?.name).is_some() {
                     let (name, of) = (&catalogue.get(id)?.name, catalogue.path(from));
@@ -426,7 +429,10 @@ impl Pool {
                 }
             }
             Ok(vec![CatalogueOp::Promote { dataset }])
-        })
+        })?;
+        let (from, dataset) = promoted.get();
+        self.pass_models_on(from, dataset);
+        Ok(())
     }
 
     /// Names a dataset (with those below it), or a snapshot, anew; `to` is a path or, for a snapshot, a name.

@@ -71,11 +71,15 @@ impl Pool {
             let model = models.own(of).and_then(|id| models.get(id).map(|entry| in_use(id, &entry)));
             let Some(dataset) = self.dataset_by_id(of.0) else { continue };
             let shared = stands_for_logs(of.1);
-            let pages = if shared { 0 } else { dataset.usage(of.1)?.pages };
-            // The object was deleted; what its model coded may be in a snapshot.
-            if pages == 0 && !shared {
-                continue;
-            }
+            let pages = match dataset.usage(of.1) {
+                _ if shared => 0,
+                // The object was deleted; what its model coded may be in a snapshot.
+                Ok(usage) if usage.pages == 0 => continue,
+                Ok(usage) => usage.pages,
+                // It hides no other object; `check` reports the damage.
+                Err(error) if error.is_damage() => model.map_or(0, |model| model.object_pages),
+                Err(error) => return Err(error),
+            };
             all.push(Modelled {
                 dataset: of.0,
                 object: (!shared).then_some(of.1),

@@ -12,6 +12,7 @@ use pagefold_codec::{Kinds, Model, Options, registry};
 
 use super::Pool;
 use super::coded::{Coded, Current};
+use super::logs::stands_for_logs;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Codecs, Dataset, LiveDataset, ModelEntry, ModelPin, count};
@@ -448,17 +449,57 @@ impl Pool {
 
     /// Stores with a model in use whether pages from before it wait to be coded again (`late`).
     pub(super) fn restate_model(&self, id: ModelId, late: bool) -> Result<()> {
+        self.restate_model_as(id, &|entry| ModelEntry { late, ..entry })
+    }
+
+    /// Gives a model the entry that `restate` makes of the one that it has.
+    fn restate_model_as(&self, id: ModelId, restate: &dyn Fn(ModelEntry) -> ModelEntry) -> Result<()> {
         let claim = ENTRY_BYTES_MAX as u64;
         if self.shared.reserve(claim, 0, 0).is_err() {
             // The pool is full: the entry stays as it is.
             return Ok(());
         }
-        let restated = self.try_restate_model(id, late);
+        let restated = self.try_restate_model(id, restate);
         self.shared.release(claim);
         restated
     }
 
-    fn try_restate_model(&self, id: ModelId, late: bool) -> Result<()> {
+    /// Lets the models of the dataset `from` code new pages of the dataset `to`, which goes on with its objects. Without
+    /// that they would be learned anew, so a failure costs no more than that.
+    pub(super) fn pass_models_on(&self, from: u64, to: u64) {
+        if let Err(error) = self.try_pass_models_on(from, to) {
+            tracing::warn!(%error, from, to, "models do not pass to another dataset, and are learned anew");
+        }
+    }
+
+    fn try_pass_models_on(&self, from: u64, to: u64) -> Result<()> {
+        let Some(dataset) = self.dataset_by_id(to) else { return Ok(()) };
+        let models = &self.shared.models;
+        let mut of_from: Vec<(ModelId, ModelEntry)> = models.all();
+        of_from.retain(|(_, entry)| entry.dataset == from && entry.object != 0);
+        let mut passing = BTreeSet::new();
+        for object in of_from.iter().map(|(_, entry)| entry.object).collect::<BTreeSet<u64>>() {
+            // An object of that number that came later is another one. A model that does not fit it is soon replaced.
+            let is_there = match dataset.usage(object) {
+                _ if stands_for_logs(object) => true,
+                Ok(usage) => usage.pages > 0,
+                Err(error) if error.is_damage() => false,
+                Err(error) => return Err(error),
+            };
+            if is_there && models.own((to, object)).is_none() {
+                passing.insert(object);
+            }
+        }
+        for (id, entry) in of_from.into_iter().filter(|(_, entry)| passing.contains(&entry.object)) {
+            self.restate_model_as(id, &|entry| ModelEntry { dataset: to, ..entry })?;
+            if entry.late {
+                self.watch.lock().late.insert((to, entry.object));
+            }
+        }
+        Ok(())
+    }
+
+    fn try_restate_model(&self, id: ModelId, restate: &dyn Fn(ModelEntry) -> ModelEntry) -> Result<()> {
         self.prepare_commit()?;
         let mut log = self.log.lock();
         self.check_failed()?;
@@ -466,7 +507,7 @@ impl Pool {
         if self.shared.read_only.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let entry = ModelEntry { late, ..entry };
+        let entry = restate(entry);
         let mut ops = Vec::new();
         Redo::Put(self.own.id, Key::model(id), &entry.encode()).encode(&mut ops);
         let appended = log.writer.append(0, &[], ops.len(), |_| ops, false);

@@ -187,20 +187,8 @@ impl<'a> Packer<'a> {
                 Some(output) => output,
                 None => self.open()?,
             };
-            // Parts lie without gaps: one of a single record takes no more than the record and its directory. Second
-            // copies of directories do not share a block with them.
             let start = output.used;
-            let mut end = start;
-            let mut taken = 0;
-            for (_, _, bytes) in rest {
-                let directory = Directory::stored_bytes_max(taken + 1);
-                let twice = if self.twice { directory + BLOCK_BYTES } else { 0 };
-                if end + bytes.len() + directory + twice > output.tail {
-                    break;
-                }
-                end += bytes.len();
-                taken += 1;
-            }
+            let taken = self.fitting((start, output.tail), rest);
             if taken == 0 {
                 self.output = Some(output);
                 self.close()?;
@@ -216,6 +204,38 @@ impl<'a> Packer<'a> {
             rest = later;
         }
         Ok(parts)
+    }
+
+    /// Returns the number of these records that fit as a part between two offsets of a chunk.
+    fn fitting(&self, (start, tail): (usize, usize), records: &[Survivor]) -> usize {
+        // Parts lie without gaps: one of a single record takes no more than the record and its directory. Second copies of
+        // directories do not share a block with them.
+        let (mut end, mut taken) = (start, 0);
+        for (_, _, bytes) in records {
+            let directory = Directory::stored_bytes_max(taken + 1);
+            let twice = if self.twice { directory + BLOCK_BYTES } else { 0 };
+            if end + bytes.len() + directory + twice > tail {
+                break;
+            }
+            end += bytes.len();
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Returns the number of chunks that [`Packer::pack`] begins for these records.
+    pub(super) fn chunks_for(&self, survivors: &[Survivor]) -> u64 {
+        let mut rest = survivors;
+        if let Some(output) = &self.output {
+            rest = rest.get(self.fitting((output.used, output.tail), rest)..).unwrap_or_default();
+        }
+        let mut chunks = 0;
+        while !rest.is_empty() {
+            chunks += 1;
+            let taken = self.fitting((0, CHUNK_BYTES as usize), rest).max(1);
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+        chunks
     }
 
     /// Packs the second copy of a record that no segment accounts for, and returns its place.

@@ -22,7 +22,7 @@ use super::pack::{Packer, Survivor};
 use super::{Maintenance, Pool};
 use crate::dataset::{Codecs, Commit, Dataset, LiveDataset, ModelPin, PASS_TABLE_BYTES, count};
 use crate::device::IoClass;
-use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use crate::limits::BLOCK_BYTES;
 use crate::record::{Encoder, decode, is_delta, model_of};
 use crate::segment::{Move, Segment};
 use crate::{Addr, Error, Ptr, Result, segment};
@@ -413,22 +413,20 @@ impl Pool {
         packer: &mut Packer<'_>,
     ) -> Result<Vec<(u64, Move, Recompressed)>> {
         let mut moved = Vec::new();
-        let (mut pages, mut packed_bytes) = (0, 0);
+        let mut pages = 0;
         let mut changed = ChangedPages::default();
         while let Some((id, targets)) = plan.targets.pop_first() {
             pages += targets.len();
             let recompressed = self.recompress_segment(state, id, &targets, plan)?;
             if let Some(recompressed) = recompressed {
-                let bytes: u64 =
-                    recompressed.survivors.iter().map(|(_, _, bytes)| bytes.len() as u64 + 16).sum();
                 let page_bytes = |page| self.shared.segments.page_bytes(page);
                 changed.add(self.shared.segments.page_ids().page(id), &page_bytes);
                 let too_many = changed.bytes() > PASS_TABLE_BYTES && !moved.is_empty();
-                if too_many || packed_bytes + bytes > spare * CHUNK_BYTES / 8 * 7 {
+                let chunks = packer.begun_now() as u64 + packer.chunks_for(&recompressed.survivors);
+                if too_many || chunks > spare {
                     plan.targets.insert(id, targets);
                     break;
                 }
-                packed_bytes += bytes;
                 let parts = match packer.pack(id, 0, &recompressed.survivors) {
                     Ok(parts) => parts,
                     // A commit took the chunk.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::datasets::PartialFigures;
 use super::device_figures::{DeviceErrors, DeviceFigures, LogDeviceFigures, ReadSpeed, SpareFigures};
 use super::pace::WorkPace;
 
@@ -606,6 +607,9 @@ pub struct PoolFigures {
     /// freed.
     #[serde(default)]
     pub freeing_bytes: u64,
+    /// Datasets of which a part was received.
+    #[serde(default)]
+    pub partials: Vec<PartialFigures>,
     /// True if some dataset has a policy of backups.
     #[serde(default)]
     pub backup_policies: bool,

@@ -77,15 +77,17 @@ impl Properties {
     }
 
     /// Passes to the engine the properties that hold for the whole pool, and the `compression` that its datasets
-    /// inherit.
+    /// inherit. A value that a later version of the program has set does not keep the pool from being used.
     pub(super) fn obey_all(&self) -> Result<()> {
         let temporary = self.temporary.lock().clone();
         let values = dataset_properties::all(&self.pool, "", &temporary)?;
         let own = ["compression", "primarycache", "autotrim", "autoexpand", "cache", LogicalCapacity::NAME];
         for name in own.into_iter().chain(DEVICE_RULES) {
             let found = values.iter().find(|value| value.name == name && value.source != ValueSource::None);
-            if let Some(value) = found {
-                self.obey_for_pool(name, &value.value)?;
+            if let Some(value) = found
+                && let Err(failure) = self.obey_for_pool(name, &value.value)
+            {
+                tracing::error!(%failure, "the pool goes on as if it were not set");
             }
         }
         Ok(())
@@ -116,5 +118,27 @@ impl Properties {
             }),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use pagefold_engine::device::{Device, SimDevice};
+    use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, create_on};
+
+    use super::*;
+
+    /// The pool could not be mounted, and so the value not be changed.
+    #[test]
+    fn a_value_of_a_later_version_keeps_nobody_from_the_pool() {
+        let devices = vec![Arc::new(SimDevice::new(160 << 20, 3)) as Arc<dyn Device>];
+        let options = CreateOptions { force: false, created: 100, guid: Guid([7; 16]) };
+        create_on("tank", &devices, &options).unwrap();
+        let pool = Pool::open_on(devices, &OpenOptions::default()).unwrap();
+        pool.set_property("compression", Some("page-later")).unwrap();
+        pool.set_property("primarycache", Some("some")).unwrap();
+        let exports = Arc::new(Exports::new(Arc::clone(&pool)));
+        Properties::new(Arc::clone(&pool), exports, Vec::new()).obey_all().unwrap();
     }
 }

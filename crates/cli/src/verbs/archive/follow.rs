@@ -65,7 +65,7 @@ pub fn run(args: &ArchiveFollow) -> Result<()> {
     };
     let repository = open_for_logs(&args.repository, &args.access)?;
     let end = repository.binlog_end(&name).map_err(|error| backup_errors::failed(doing(), &error))?;
-    let mut follower = Follower { repository, name, index, end };
+    let mut follower = Follower { repository, name, index, end, was_listed: false };
     if args.once {
         let done = follower.round().map_err(|trouble| match trouble {
             Trouble::Passing(failure) | Trouble::Lasting(failure) => failure,
@@ -211,12 +211,23 @@ struct Window {
     is_full: bool,
 }
 
+/// Returns the trouble with a file of the list. One that the server has deleted since the list was read is not in the
+/// next list, which tells whether that leaves a gap.
+fn of_file(path: &Path, failure: Failure) -> Trouble {
+    match path.try_exists() {
+        Ok(false) => Trouble::Passing(failure),
+        _ => Trouble::Lasting(failure),
+    }
+}
+
 struct Follower {
     repository: Repository,
     name: BinlogName,
     index: PathBuf,
     /// The last part that is archived.
     end: Option<PartFacts>,
+    /// True if the list has been read before.
+    was_listed: bool,
 }
 
 impl Follower {
@@ -232,7 +243,12 @@ impl Follower {
     fn round(&mut self) -> Result<Round, Trouble> {
         let mut done = Round::default();
         // Files that are not the last of the list do not change any more.
-        let files = listed(&self.index)?;
+        let files = listed(&self.index).map_err(|failure| match self.was_listed {
+            // A server that deletes files writes the list anew, and for a moment there is none.
+            true => Trouble::Passing(failure),
+            false => Trouble::Lasting(failure),
+        })?;
+        self.was_listed = true;
         let (Some((oldest, _)), Some((newest, _))) = (files.first(), files.last()) else { return Ok(done) };
         loop {
             let next = self.end.map_or(BinlogPlace { file: *oldest, offset: 0 }, |end| end.next());
@@ -247,7 +263,7 @@ impl Follower {
                 self.require_predecessor(&end, &files)?;
             }
             let goes_on = next.file != *newest;
-            let window = self.window(path, next, goes_on)?;
+            let window = self.window(path, next, goes_on).map_err(|failure| of_file(path, failure))?;
             let Some(window) = window else { return Ok(done) };
             let is_last = !window.is_full && (window.is_closed || goes_on);
             if window.end > next.offset || is_last {
@@ -261,15 +277,15 @@ impl Follower {
 
     /// Fails unless the file before the next one is as it was archived: a dataset that was rolled back, or a restored
     /// copy, has another history, and files of the same numbers.
-    fn require_predecessor(&self, end: &PartFacts, files: &[(u32, PathBuf)]) -> Result<()> {
+    fn require_predecessor(&self, end: &PartFacts, files: &[(u32, PathBuf)]) -> Result<(), Trouble> {
         let Some((_, path)) = files.iter().find(|(file, _)| *file == end.end.file) else {
-            return Err(self.gap(end.next(), files));
+            return Err(self.gap(end.next(), files).into());
         };
         // A server that was killed may have left a file with nothing in it.
-        let found = scanned(path, Some((end.mark, end.end)))?;
+        let found = scanned(path, Some((end.mark, end.end))).map_err(|failure| of_file(path, failure))?;
         match (found.mark, found.whole) == (end.mark, end.end.offset) {
             true => Ok(()),
-            false => Err(self.other(path, end.end)),
+            false => Err(self.other(path, end.end).into()),
         }
     }
 
@@ -397,6 +413,8 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
+    use pagefold_backup::{InitOptions, Location, Seen, Store};
+
     use super::*;
 
     #[test]
@@ -416,5 +434,23 @@ mod tests {
         // No link is followed.
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link.index")).unwrap();
         assert!(listed(&dir.path().join("link.index")).is_err());
+    }
+
+    #[test]
+    fn a_server_that_deletes_files_does_not_end_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&Location::Directory(dir.path().join("repository")), true).unwrap();
+        let repository = Repository::init(store, Seen::default(), &InitOptions::default()).unwrap();
+        let (name, index) = ("shop".parse().unwrap(), dir.path().join("bin.index"));
+        let mut follower = Follower { repository, name, index: index.clone(), end: None, was_listed: false };
+        assert!(matches!(follower.round(), Err(Trouble::Lasting(_))), "there was never one");
+        std::fs::write(&index, "").unwrap();
+        assert!(matches!(follower.round(), Ok(Round { parts: 0, .. })));
+        // The list is being replaced.
+        std::fs::remove_file(&index).unwrap();
+        assert!(matches!(follower.round(), Err(Trouble::Passing(_))));
+        // The file went after the list was read.
+        std::fs::write(&index, "./bin.000001\n").unwrap();
+        assert!(matches!(follower.round(), Err(Trouble::Passing(_))));
     }
 }

@@ -198,7 +198,7 @@ fn prune_one(
         gone.extend(keep.map(|keep| select(&of_it, &keep)).unwrap_or_default());
     }
     if !gone.is_empty() {
-        repository.forget(&gone).map_err(failed)?;
+        gone = repository.forget_any(&gone).map_err(failed)?;
     }
     let pruned = repository.prune(None, false, false).map_err(failed)?;
     repository.repack(limits::REPACK_BYTES, false).map_err(failed)?;

@@ -270,6 +270,13 @@ fn print_space(pool: &PoolFigures, show: Numbers) {
             &format!("what was destroyed; {} of snapshots are left", show.size(pool.freeing_bytes)),
         );
     }
+    for partial in &pool.partials {
+        let (name, used) = (&partial.name, show.size(partial.used_bytes));
+        let told = format!(
+            "a part of {name} was received, and holds {used}: go on by the token of `pagefold list -t partial`, or give it up: pagefold receive --abort {name}"
+        );
+        line("received", &told);
+    }
 }
 
 /// Returns the form of a thin capacity that people read.

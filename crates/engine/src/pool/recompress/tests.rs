@@ -4,11 +4,12 @@ use pagefold_codec::Kinds;
 use pagefold_codec::testing::{Random, Schema, heap_page};
 
 use super::*;
+use crate::Key;
 use crate::dataset::{Attempt, Change, ModelEntry};
 use crate::device::{AlignedBuf, Device, SimDevice};
 use crate::pool::LearnOptions;
 use crate::pool::models::{ModelCandidate, learn_better};
-use crate::pool::testing::{PAGE, fresh, open};
+use crate::pool::testing::{PAGE, damage, fresh, leaves, open};
 use crate::record::{ModelId, Models};
 
 const PAGES: u64 = 300;
@@ -147,4 +148,39 @@ fn a_record_as_it_was_is_not_kept_in_memory() {
     pool.checkpoint(false).unwrap();
     assert!(pool.shared.models.get(bad).is_none());
     assert_holds(&pool, &pages);
+}
+
+/// One leaf that could not be read hid the models of all objects.
+#[test]
+fn a_damaged_leaf_hides_no_model() {
+    let (device, pool, _pages, _) = coded_badly();
+    let usage = Key::new(5, Key::USAGE, 0);
+    let all = leaves(&pool.version("").unwrap().tree);
+    let (leaf, _) = all.iter().rev().find(|(_, first)| *first <= usage).copied().unwrap();
+    damage(&device, &pool, leaf);
+    drop(pool);
+    let pool = open(&device);
+    assert!(pool.version("").unwrap().usage(5).is_err());
+    let found: Vec<(Option<u64>, u64)> =
+        pool.modelled().unwrap().iter().map(|one| (one.object, one.pages)).collect();
+    assert_eq!(found, [(Some(5), 3)]);
+}
+
+/// Records that leave a quarter of each chunk unused took a chunk more than there were to spare.
+#[test]
+fn the_chunks_for_a_segment_are_known_before_it_is_packed() {
+    let (_device, pool) = fresh();
+    for lens in
+        [vec![1 << 20; 7], vec![1 << 20, 9, 900_000, 4000, 1 << 20, 1 << 20, 1 << 20, 1], vec![100; 5000]]
+    {
+        let mut packer = Packer::new(&pool, None);
+        for id in 1..4 {
+            let records: Vec<Survivor> =
+                (0..).zip(&lens).map(|(slot, len)| (slot, 0, vec![7; *len])).collect();
+            let expected = packer.begun_now() as u64 + packer.chunks_for(&records);
+            packer.pack(id, 0, &records).unwrap();
+            assert_eq!(packer.begun_now() as u64, expected, "segment {id} of {} records", lens.len());
+        }
+        packer.give_up(None);
+    }
 }

@@ -1,5 +1,6 @@
 //! Receives streams.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Arc;
@@ -312,6 +313,7 @@ impl Receiving<'_> {
             let replaced = catalogue.dataset(path).ok().and_then(|id| catalogue.get(id).ok());
             replaced.map(|version| version.properties.clone()).unwrap_or_default()
         };
+        let replaced = Cell::new(None);
         pool.perform_stored(|catalogue, bound| {
             let id = catalogue.dataset(&self.hidden)?;
             let target = ReceiveTarget::find(pool, catalogue, path, head, self.options)?;
@@ -342,10 +344,15 @@ impl Receiving<'_> {
                 // The hidden dataset gets the snapshots of the replaced dataset, which is then destroyed.
                 ops.push(CatalogueOp::Promote { dataset: id });
                 ops.push(CatalogueOp::Destroy { id: dataset });
+                replaced.set(Some(dataset));
             }
             ops.push(CatalogueOp::Rename { id, name: path });
             Ok(ops)
-        })
+        })?;
+        if let Some(before) = replaced.get() {
+            pool.pass_models_on(before, self.data.id);
+        }
+        Ok(())
     }
 }
 

@@ -3,10 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::wire::{EndFrame, FrameKind, FrameWriter, HeadFrame, StreamEntry, StreamPage};
+use pagefold_codec::Kinds;
+use pagefold_codec::testing::{Random, Schema, heap_page};
+
+use super::wire::{
+    EndFrame, FrameKind, FrameReader, FrameWriter, HeadFrame, SentModel, StreamEntry, StreamPage,
+};
 use super::{Origin, ReceiveOptions, Source, StreamHead, StreamWriter, Token};
-use crate::dataset::Change;
+use crate::dataset::{Change, Dataset, ModelEntry};
 use crate::device::{Device, SimDevice};
+use crate::pool::models::{ModelCandidate, learn_better};
 use crate::pool::testing::{damage, fresh, leaves, open, write};
 use crate::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use crate::record::{Compression, Encoder, Needs};
@@ -293,4 +299,60 @@ fn no_page_is_of_the_dataset_as_a_whole() {
         let refused = receive(&[entry]);
         assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
     }
+}
+
+/// Without that all models were learned anew after each stream, and after each promotion.
+#[test]
+fn models_pass_to_the_dataset_that_takes_the_place_of_theirs() {
+    let (target, from) = target();
+    target.set_property("compression", Some("page-1")).unwrap();
+    target.set_compression("page-1".parse().unwrap());
+    let (mut random, schema) = (Random::new(2), Schema::simple(false));
+    let heap: Vec<Vec<u8>> = (0..60).map(|block| heap_page(&mut random, &schema, block)).collect();
+    let learned = learn_better(&heap, None, 300, (Kinds::Any, 1)).unwrap();
+    let ModelCandidate { model, bytes, sampled_pages, record_bytes } = learned;
+    let id_of = |path: &str| target.version(path).unwrap().id;
+    let before = id_of("copy");
+    let adopted = target.adopt(model, bytes, |ptr, codec| ModelEntry {
+        ptr,
+        codec,
+        dataset: before,
+        object: 5,
+        generation: 0,
+        sampled_pages,
+        object_pages: 60,
+        record_bytes,
+        late: true,
+    });
+    let model = adopted.unwrap().unwrap().id();
+    let models = &target.shared.models;
+    let stream = stream(from, &[StreamEntry::Put(Key::new(9, 1, 0), b"x")]);
+    target.receive("copy", &OPTIONS, &mut stream.as_slice(), &mut |_| {}).unwrap();
+    let received = id_of("copy");
+    assert_ne!(received, before);
+    target.checkpoint(false).unwrap();
+    assert_eq!(models.own((received, 5)), Some(model));
+    assert_eq!(target.late().iter().filter(|(of, _)| *of == (received, 5)).count(), 1);
+    target.clone_snapshot("copy@two", "clone", 1).unwrap();
+    target.promote("clone").unwrap();
+    target.checkpoint(false).unwrap();
+    assert_eq!(models.own((id_of("clone"), 5)), Some(model));
+    assert_eq!(models.current(received, 5), Some(model), "it is the clone now");
+
+    // Its stream says of which object the model is.
+    let copy = target.version("copy").unwrap();
+    copy.apply(&[Change::Write { object: 5, record_size: PAGE, offset: 0, data: &heap[0] }]).unwrap();
+    target.snapshot(&["copy"], "three", 1).unwrap();
+    let mut sent = Vec::new();
+    target.send(&Source::Snapshot { path: "copy@three", from: None }, &mut sent, &mut |_| {}).unwrap();
+    let (mut sent, mut objects) = (sent.as_slice(), Vec::new());
+    let mut frames = FrameReader::new(&mut sent);
+    loop {
+        match frames.next().unwrap() {
+            (FrameKind::Model, payload) => objects.push(SentModel::decode(payload).unwrap().object),
+            (FrameKind::End, _) => break,
+            _ => {}
+        }
+    }
+    assert_eq!(objects, [5]);
 }

@@ -276,7 +276,7 @@ impl HeadFrame {
 pub(super) struct SentModel {
     /// Number of the model at the sender.
     pub(super) id: u32,
-    /// Object that the model was learned from; 0 if that is of another dataset.
+    /// Object that the model was learned from; 0 if that is neither of the dataset nor of one that it is a clone of.
     pub(super) object: u64,
     pub(super) generation: u32,
     pub(super) sampled_pages: u32,

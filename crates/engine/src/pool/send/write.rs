@@ -399,9 +399,12 @@ impl Sending<'_> {
         let entry = shared.models.get(id);
         let entry =
             entry.ok_or_else(|| Error::corrupt(format!("model {id}"), "the pool does not have it"))?;
+        // A clone's objects are coded by the models of those that they were cloned from.
+        let is_of_it =
+            entry.dataset == self.dataset || shared.models.current(self.dataset, entry.object) == Some(id);
         Ok(SentModel {
             id,
-            object: if entry.dataset == self.dataset { entry.object } else { 0 },
+            object: if is_of_it { entry.object } else { 0 },
             generation: entry.generation,
             sampled_pages: entry.sampled_pages,
             object_pages: entry.object_pages,
