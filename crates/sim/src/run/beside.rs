@@ -65,7 +65,7 @@ impl Beside {
                 Ok(done) => {
                     match &done {
                         Done::Accepted(_) => {
-                            (state.next_id, state.events) = (state.next_id + 1, state.events + 1)
+                            (state.next_id, state.events) = (state.next_id + 1, state.events + 1);
                         }
                         Done::Durable | Done::Attested => {
                             let events = state.events;
