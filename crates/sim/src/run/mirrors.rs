@@ -78,6 +78,10 @@ impl Sim<'_> {
         {
             return self.faulted;
         }
+        // A power cut of all devices strikes one after the other: what one fails by it, another one fails by a fault.
+        if self.devices.iter().any(|device| device.is_off()) {
+            return true;
+        }
         let Some(pool) = &self.pool else { return !self.was_sound };
         let all = pool.device_status();
         let is_sound =
