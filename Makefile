@@ -13,6 +13,7 @@ DESTDIR ?=
 ROUNDS ?= 200
 SEED ?=
 SEEDS ?= 1000
+KIND ?=
 IMAGES ?=
 OPS ?= 1000000
 N ?= 100000
@@ -82,9 +83,9 @@ lint: ## rustfmt, clippy, words, links of the documentation, dependencies that n
 	@scripts/cargo-machete
 	@scripts/cargo-deny
 
-sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histories from SEED=1 on [IMAGES=16]
+sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histories from SEED=1 on [IMAGES=16] [KIND=damage]
 	@scripts/setup build
-	$(HUGE_PAGES) cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(if $(IMAGES),--images $(IMAGES))
+	$(HUGE_PAGES) cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(if $(IMAGES),--images $(IMAGES)) $(KIND:%=--%)
 
 cuts: ## A million power cuts, half of them on pools that are full or aged: N=1000000 [SEED=1]
 	@scripts/setup build

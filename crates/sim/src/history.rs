@@ -2,6 +2,7 @@
 
 mod aged;
 mod changes;
+mod damage;
 mod step;
 mod verbs;
 mod writer;
@@ -74,6 +75,8 @@ pub struct History {
     pub copies: usize,
     /// True if devices are attached, replaced and detached, pools are split, and there are spares.
     pub verbs: bool,
+    /// True if devices join and leave while checkpoints are under way, and changes come in the middle of verbs.
+    pub beside: bool,
     /// True if the pool has a log device, behind all others.
     pub log_device: bool,
     /// Cache in bytes.
@@ -121,6 +124,18 @@ fn has_log_device(seed: u64) -> bool {
 const MIB: u64 = CHUNK_BYTES / 4;
 
 impl History {
+    /// Returns the history with changes and checkpoints in the middle of its verbs, and verbs in the middle of checkpoints.
+    #[must_use]
+    pub fn with_beside(self) -> Self {
+        Self { beside: true, steps: verbs::with_beside(self.seed, self.steps), ..self }
+    }
+
+    /// Returns the history with damage to devices between its steps.
+    #[must_use]
+    pub fn with_damage(self) -> Self {
+        Self { steps: damage::with_damage(self.seed, self.steps), ..self }
+    }
+
     /// Returns the history of `seed`.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -161,6 +176,7 @@ impl History {
             devices,
             copies,
             verbs,
+            beside: false,
             log_device,
             cache_bytes,
             modelled,

@@ -36,6 +36,12 @@ struct Args {
     /// Only histories of pools with a log device.
     #[arg(long)]
     log_device: bool,
+    /// Only histories of pools with mirrors or a log device, copies of which are damaged between their steps.
+    #[arg(long)]
+    damage: bool,
+    /// Only histories with verbs, with changes in the middle of these, and verbs in the middle of checkpoints.
+    #[arg(long)]
+    beside: bool,
     /// Try up to so many power cuts in the middle of each step, too, on copies of the devices.
     #[arg(long, default_value_t = 0)]
     images: usize,
@@ -141,15 +147,26 @@ impl Campaign {
             if seed >= end || late || self.is_enough() {
                 break;
             }
-            let history = History { images: self.args.images, ..History::new(seed) };
+            let mut history = History { images: self.args.images, ..History::new(seed) };
+            if self.args.beside && history.verbs {
+                history = history.with_beside();
+            }
+            if self.args.damage {
+                history = history.with_damage();
+            }
             let theme = theme_name(history.theme);
             let unwanted =
                 !self.args.theme.is_empty() && !self.args.theme.iter().any(|wanted| wanted == theme);
             let plain = self.args.mirrors && history.copies == 1
-                || self.args.verbs && !history.verbs
-                || self.args.log_device && !history.log_device;
+                || (self.args.verbs || self.args.beside) && !history.verbs
+                || self.args.log_device && !history.log_device
+                || self.args.damage && history.copies == 1 && !history.log_device;
             // Of many seeds they run if somebody asks for them (docs/TESTING.md).
-            let asked = self.args.mirrors || self.args.verbs || self.args.seeds == 1;
+            let asked = self.args.mirrors
+                || self.args.verbs
+                || self.args.beside
+                || self.args.damage
+                || self.args.seeds == 1;
             let unasked = history.verbs && !asked;
             if unwanted || plain || unasked {
                 continue;

@@ -1,8 +1,10 @@
 //! Runs a history against a simulated pool and compares the pool with the model after each step.
 
 mod acts;
+mod beside;
 mod catalogue;
 mod commits;
+mod damage;
 mod mirrors;
 mod power_cuts;
 mod recovery;
@@ -13,10 +15,12 @@ mod steps;
 mod upkeep;
 mod verbs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use beside::Beside;
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::limits::DEVICE_BYTES_MIN;
@@ -131,6 +135,10 @@ struct Sim<'a> {
     gave_up: bool,
     /// True if a fault was injected since the last power cut.
     faulted: bool,
+    /// Paths of the devices that meet them.
+    struck: BTreeSet<PathBuf>,
+    /// True if no fault was an excuse when the pool was last closed.
+    was_sound: bool,
     /// The journal survives the end of the process, but not a power cut.
     journal: Option<Arc<Journal>>,
     /// True if the journal holds the changes that the last process accepted.
@@ -143,6 +151,10 @@ struct Sim<'a> {
     camera: Option<Arc<Camera>>,
     /// Cuts the power of all devices at once.
     fuse: Arc<Fuse>,
+    /// Steps that are taken in the middle of a verb.
+    beside: Arc<Beside>,
+    /// Copies of devices as they were when they were damaged last, by their paths.
+    past: BTreeMap<PathBuf, SimDevice>,
     /// Knowledge of verbs of mirrors.
     verbs: Verbs,
     /// Source of chance for images.
@@ -224,12 +236,16 @@ impl<'a> Sim<'a> {
             overlapping: false,
             gave_up: false,
             faulted: false,
+            struck: BTreeSet::new(),
+            was_sound: false,
             journal: journal(history)?,
             kept: false,
             errors: (0, 0),
             random: Random::new(history.seed ^ 0x5EED),
             camera: None,
             fuse: Arc::default(),
+            beside: Arc::default(),
+            past: BTreeMap::new(),
             verbs: Verbs::default(),
             shutter: Random::new(history.seed ^ 0x5_4077E4),
             removals: Random::new(history.seed ^ 0x4E_0007A1),
@@ -252,6 +268,7 @@ impl<'a> Sim<'a> {
             set.map_err(|error| format!("property {at}: {error}"))?;
         }
         sim.pool = Some(pool);
+        sim.await_pauses();
         sim.watch();
         Ok(sim)
     }
@@ -280,7 +297,7 @@ impl<'a> Sim<'a> {
     }
 
     fn terms(&self) -> Terms {
-        Terms { settled: self.settled, may_fail: self.faulted || self.is_damaged(), calls: Calls::Both }
+        Terms { settled: self.settled, may_fail: self.is_excused() || self.is_damaged(), calls: Calls::Both }
     }
 
     /// Returns true if bits have flipped that may have cost something.

@@ -16,10 +16,18 @@ fn slice(seeds: std::ops::Range<u64>, theme: Theme, images: usize) -> Stats {
 }
 
 fn slice_of(seeds: std::ops::Range<u64>, images: usize, is_wanted: &dyn Fn(&History) -> bool) -> Stats {
+    slice_as(seeds, images, &|history| is_wanted(&history).then_some(history))
+}
+
+fn slice_as(
+    seeds: std::ops::Range<u64>,
+    images: usize,
+    prepared: &dyn Fn(History) -> Option<History>,
+) -> Stats {
     let started = Instant::now();
     let mut stats = Stats::default();
     let histories = seeds.map(|seed| History { images, ..History::new(seed) });
-    for history in histories.filter(|history| is_wanted(history)) {
+    for history in histories.filter_map(prepared) {
         if started.elapsed() > BUDGET / 3 && stats.applies > 0 {
             break;
         }
@@ -55,6 +63,24 @@ fn failing_calls_are_never_acknowledged() {
 fn verbs_of_mirrors_lose_nothing_and_come_to_an_end() {
     let stats = slice_of(1..600, 0, &|history| history.verbs);
     assert!(stats.attached > stats.replacing && stats.split > 0 && stats.alone > 0, "{stats:?}");
+}
+
+#[test]
+fn changes_in_the_middle_of_verbs_are_kept() {
+    let stats = slice_as(1..600, 0, &|history| history.verbs.then(|| history.with_beside()));
+    assert!(stats.beside > 0 && stats.attached > 0, "{stats:?}");
+}
+
+#[test]
+fn what_is_damaged_on_one_device_of_a_mirror_is_read_from_the_other_and_mended() {
+    let stats = slice_as(1..600, 0, &|history| (history.copies > 1).then(|| history.with_damage()));
+    assert!(stats.mended > 0, "{stats:?}");
+}
+
+#[test]
+fn what_is_damaged_on_a_log_device_is_not_missing_without_a_word() {
+    let stats = slice_as(1..600, 0, &|history| history.log_device.then(|| history.with_damage()));
+    assert!(stats.log_damaged > 0, "{stats:?}");
 }
 
 /// After failed flushes of labels a pool had none that could be read any more (the first two), or an older device took the

@@ -6,7 +6,8 @@
 //!    contents written since. So writes are torn between sectors, reordered and lost, never torn inside one.
 //! 3. A failed flush or durable write leaves each unflushed sector with one such content, for good: reads still
 //!    show the newest one until the power cut, and no later flush makes it durable.
-//! 4. Reads, writes and flushes fail where the test says so; bits flip where the test says so.
+//! 4. Reads, writes and flushes fail where the test says so; where it says so bits flip, blocks cannot be read, or
+//!    have again what they had before.
 //! 5. A cut armed with [`SimDevice::cut_after`] strikes inside a write or flush, of which it keeps any part.
 //!
 //! [`SimDevice::watch`] calls a watcher at every instant at which a power cut could make a difference, without a cut.
@@ -80,6 +81,8 @@ struct SimState {
     writes: u64,
     /// Blocks of which sectors' visible contents are not durable.
     unflushed: BTreeMap<u64, UnflushedBlock>,
+    /// Blocks that cannot be read until they are written.
+    unreadable: BTreeSet<u64>,
     faults: Vec<InjectedFault>,
     /// Writes and flushes until the power cut.
     cut_in: Option<u64>,
@@ -225,6 +228,7 @@ impl SimDevice {
             visible: state.visible.clone(),
             begun: Arc::clone(&state.begun),
             latest: state.latest.clone(),
+            unreadable: state.unreadable.clone(),
             ..SimState::default()
         };
         for (&block, unflushed) in &state.unflushed {
@@ -311,6 +315,33 @@ impl SimDevice {
         }
     }
 
+    /// Has reads of the block at `offset` fail until it is written, also after a power cut.
+    pub fn spoil(&self, offset: u64) {
+        self.state.lock().unreadable.insert(offset / BLOCK_BYTES as u64);
+    }
+
+    /// Has all blocks that cannot be read become zeros.
+    pub fn clear_unreadable(&self) {
+        let mut state = self.state.lock();
+        for block in std::mem::take(&mut state.unreadable) {
+            *state.visible.slot(block) = None;
+            state.unflushed.remove(&block);
+        }
+    }
+
+    /// Has the block at `offset` hold what it holds on `older`, an earlier copy, durably and silently: as if the writes since
+    /// had never been done.
+    pub fn lose_writes(&self, offset: u64, older: &Self) {
+        if offset >= self.size_bytes() {
+            return;
+        }
+        let block = offset / BLOCK_BYTES as u64;
+        let content = older.state.lock().visible.get(block).cloned();
+        let mut state = self.state.lock();
+        *state.visible.slot(block) = content;
+        state.unflushed.remove(&block);
+    }
+
     /// Returns the first byte of the `n`th of all places that a write has begun at, by ascending offset; `n` wraps
     /// around. Returns `None` before the first write.
     #[must_use]
@@ -368,7 +399,8 @@ impl Device for SimDevice {
         let len_bytes = buf.len() as u64;
         check_range(&self.path, self.size_bytes(), offset, len_bytes)?;
         let mut state = self.state.lock();
-        if state.off || state.strikes(SimOp::Read, offset, len_bytes) {
+        let strikes = state.strikes(SimOp::Read, offset, len_bytes);
+        if state.off || strikes || state.has_unreadable(offset, len_bytes) {
             return Err(self.eio("read", offset, len_bytes));
         }
         for (block, part) in (offset / BLOCK_BYTES as u64..).zip(buf.chunks_exact_mut(BLOCK_BYTES)) {
@@ -486,6 +518,7 @@ impl SimState {
         if sectors == 0 {
             return;
         }
+        self.unreadable.remove(&block);
         let before = self.visible.get(block).cloned();
         let content = Arc::new(*content);
         if !durable {
@@ -549,6 +582,11 @@ impl SimState {
                 false
             }
         }
+    }
+
+    fn has_unreadable(&self, offset: u64, len_bytes: u64) -> bool {
+        let blocks = offset / BLOCK_BYTES as u64..(offset + len_bytes).div_ceil(BLOCK_BYTES as u64);
+        self.unreadable.range(blocks).next().is_some()
     }
 
     fn strikes(&mut self, op: SimOp, offset: u64, len_bytes: u64) -> bool {

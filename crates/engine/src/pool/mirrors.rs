@@ -229,6 +229,13 @@ impl Pool {
         let _ = self.on_leave.set(Arc::new(hook));
     }
 
+    /// Has `act` called between the steps of verbs that change devices, where changes, commits and checkpoints of other threads may
+    /// come, for callers that drive a pool without threads. `act` may do nothing else, and nothing that waits for a verb. The
+    /// first one stays.
+    pub fn at_pauses(&self, act: impl Fn() + Send + Sync + 'static) {
+        self.labels.set_pause(Arc::new(act));
+    }
+
     /// Stops reading and writing a device, until it is taken online again.
     ///
     /// # Errors
@@ -240,9 +247,11 @@ impl Pool {
         self.check_other(device)?;
         // When it comes back it lacks what was written since it got its last superblock.
         self.checkpoint(false)?;
+        self.labels.pause();
         if !self.shared.devices.take_offline(device) {
             return Err(self.last_one(device));
         }
+        self.labels.pause();
         self.shared.devices.record(group)
     }
 

@@ -21,8 +21,8 @@ mod joining;
 mod lacking;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -50,8 +50,13 @@ pub(super) struct Labels {
     /// Drawn for this opening.
     salt: u64,
     witness: Option<Witness>,
+    /// See [`Labels::pause`].
+    at_pauses: OnceLock<PauseHook>,
     state: Mutex<State>,
 }
+
+/// Called between two steps of a verb ([`Labels::pause`]).
+pub(super) type PauseHook = Arc<dyn Fn() + Send + Sync>;
 
 struct State {
     /// Label of each device that is here and is written, or was.
@@ -109,7 +114,22 @@ impl Labels {
         let left_out = false.into();
         let OpenOptions { read_only, salt, .. } = *options;
         let witness = options.witness.clone().filter(|_| !read_only);
-        Ok(Self { common, devices, segments, read_only, left_out, salt, witness, state })
+        let at_pauses = OnceLock::new();
+        Ok(Self { common, devices, segments, read_only, left_out, salt, witness, at_pauses, state })
+    }
+
+    /// Has `hook` called at each pause. The first one stays.
+    pub(super) fn set_pause(&self, hook: PauseHook) {
+        // A second one would be a mistake of the caller's, and changes nothing.
+        let _ = self.at_pauses.set(hook);
+    }
+
+    /// Marks an instant between two steps of a verb. No lock is held that changes and checkpoints need, so that those of other
+    /// threads may come here.
+    pub(super) fn pause(&self) {
+        if let Some(hook) = self.at_pauses.get() {
+            hook();
+        }
     }
 
     /// Returns a label, for what all of them have in common.

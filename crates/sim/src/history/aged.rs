@@ -143,6 +143,7 @@ impl History {
             properties: 0,
             copies: 1,
             verbs: false,
+            beside: false,
             log_device: has_log_device(seed),
             seed,
             images: 0,

@@ -203,6 +203,21 @@ pub enum Step {
         /// Chooses.
         pick: u64,
     },
+    /// A verb as [`Step::Verb`], in the middle of which other steps are taken: changes, commits and checkpoints.
+    Beside {
+        /// Chooses.
+        pick: u64,
+        /// Number of pauses of the verb before them.
+        pauses: u64,
+        /// The steps.
+        steps: Vec<Step>,
+    },
+    /// Copies of the devices are damaged and judged: those of mirrors but for one of each, and the log device. What becomes
+    /// of them follows from `pick`.
+    Damage {
+        /// Chooses.
+        pick: u64,
+    },
     /// Arms a power cut of all devices at once.
     Blackout {
         /// Number of writes and flushes of all of them until then.

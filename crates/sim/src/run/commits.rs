@@ -58,6 +58,12 @@ impl Sim<'_> {
         })
     }
 
+    /// Notes that everything is in the log.
+    pub(super) fn now_committed(&mut self) {
+        self.committed = self.log.len();
+        self.settled = true;
+    }
+
     /// Notes that something has become durable. If it is a batch, that batch tells that the events before it were
     /// durable.
     fn now_durable(&mut self) {

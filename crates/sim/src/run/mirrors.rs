@@ -6,6 +6,7 @@
 //! is enough, and the others may be missing.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pagefold_engine::Error;
@@ -67,6 +68,34 @@ impl Sim<'_> {
             let mut whole = mirror.iter().filter(|device| device.state == DeviceState::Online);
             whole.all(|device| self.place_of(device).is_none_or(|at| self.devices[at].is_off()))
         })
+    }
+
+    /// Returns true if faults that were injected may fail a call. While each mirror has a device that is whole and met none,
+    /// those of others are no excuse.
+    pub(super) fn is_excused(&self) -> bool {
+        let has_struck = |path: &Path| self.struck.contains(path);
+        if !self.faulted || self.history.copies == 1 || self.joining.iter().any(|new| has_struck(new.path()))
+        {
+            return self.faulted;
+        }
+        // A power cut of all devices strikes one after the other: what one fails by it, another one fails by a fault.
+        if self.devices.iter().any(|device| device.is_off()) {
+            return true;
+        }
+        let Some(pool) = &self.pool else { return !self.was_sound };
+        let all = pool.device_status();
+        let is_sound =
+            |device: &DeviceStatus| device.state == DeviceState::Online && !has_struck(&device.path);
+        all.chunk_by(|a, b| a.group == b.group).any(|mirror| !mirror.iter().any(is_sound))
+    }
+
+    /// Returns true if a device met a fault that is no member in use: a verb may fail that has to do with it.
+    pub(super) fn has_other_struck(&self) -> bool {
+        let Some(pool) = &self.pool else { return true };
+        let all = pool.device_status();
+        let is_online =
+            |path: &PathBuf| all.iter().any(|one| one.path == *path && one.state == DeviceState::Online);
+        self.struck.iter().any(|path| !is_online(path))
     }
 
     /// Returns the place of a device, as the pool tells its path.

@@ -31,7 +31,7 @@ const CACHE_SHARE: u64 = 16;
 const KEPT_STRIDE: usize = 32;
 
 /// Returns the options with which an image is opened: for one in [`CACHE_SHARE`] the history's, unless the pool is dense.
-fn image_options(history: &History, salt: u64) -> OpenOptions {
+pub(super) fn image_options(history: &History, salt: u64) -> OpenOptions {
     let options = options(history, salt);
     if history.dense {
         OpenOptions { cache_bytes: DENSE_CACHE_BYTES, ..options }
@@ -122,7 +122,7 @@ impl<'a> Sim<'a> {
 }
 
 /// Returns the states that a power cut may leave: `base`, and those after each event of `log`.
-fn states<'a>(base: &World, log: &'a [Event]) -> States<'a> {
+pub(super) fn states<'a>(base: &World, log: &'a [Event]) -> States<'a> {
     let mut world = base.clone();
     let (mut signatures, mut kept) = (vec![world.signature()], vec![world.clone()]);
     for (at, event) in (1..).zip(log) {

@@ -26,6 +26,7 @@ impl Sim<'_> {
         }
         self.close();
         self.faulted = false;
+        self.struck.clear();
         self.committed = self.durable;
         self.journal = journal(self.history)?;
         self.kept = false;
@@ -98,12 +99,13 @@ impl Sim<'_> {
         match opened {
             // A fault struck the opening itself. A power cut ends faults, so the next opening meets none; it also
             // brings to light what a failed flush lost.
-            Err(_) if self.faulted && self.history.theme == Theme::Faults => {
+            Err(_) if self.faulted && !self.was_sound && self.history.theme == Theme::Faults => {
                 self.stats.failed += 1;
                 return self.power_cycle(&[]);
             }
             Ok(pool) => {
                 self.pool = Some(pool);
+                self.await_pauses();
                 self.verify_errors()?;
             }
             Err(_) if self.is_off() => return self.power_cycle(&[]),

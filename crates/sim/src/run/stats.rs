@@ -50,6 +50,14 @@ pub struct Stats {
     pub stood_in: u64,
     /// Times that one device of each mirror was found to have everything.
     pub alone: u64,
+    /// Steps that were taken in the middle of verbs.
+    pub beside: u64,
+    /// Times that copies of mirrors were damaged, and mended by a scrub.
+    pub mended: u64,
+    /// Times that copies of a log device were damaged, and times that such a pool was refused.
+    pub log_damaged: u64,
+    /// See `log_damaged`.
+    pub log_refused: u64,
     /// Older copies that took the place of a device.
     pub older: u64,
     /// Times that devices grew.
@@ -88,6 +96,10 @@ impl Stats {
         self.unsplit += other.unsplit;
         self.stood_in += other.stood_in;
         self.alone += other.alone;
+        self.beside += other.beside;
+        self.mended += other.mended;
+        self.log_damaged += other.log_damaged;
+        self.log_refused += other.log_refused;
         self.older += other.older;
         self.grown += other.grown;
         self.removed += other.removed;

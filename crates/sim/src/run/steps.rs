@@ -106,6 +106,13 @@ impl<'a> Sim<'a> {
                 self.balance()
             }
             Step::Verb { pick } => self.verb(*pick),
+            Step::Beside { pick, pauses, steps } => {
+                self.beside.plan(*pauses, steps);
+                let done = self.verb(*pick);
+                self.beside.give_up();
+                done
+            }
+            Step::Damage { pick } => self.damage(*pick),
             Step::Blackout { calls } => {
                 self.fuse.arm(Some(*calls));
                 Ok(())
@@ -156,6 +163,7 @@ impl<'a> Sim<'a> {
             Step::Fault { device, op, skip, times } => {
                 if let Some(device) = self.device(*device).cloned() {
                     self.faulted = true;
+                    self.struck.insert(device.path().to_path_buf());
                     device.inject(InjectedFault { op: *op, range: 0..u64::MAX, skip: *skip, times: *times });
                 }
                 Ok(())
@@ -193,10 +201,14 @@ impl<'a> Sim<'a> {
             let roomy =
                 2 * status.allocated_bytes < status.size_bytes && status.unstored_tree_bytes < 512 << 10;
             self.overlapping = true;
+            let goes_on = |sim: &Self| sim.stats.opens == opens && sim.pool.is_some() && !sim.is_off();
             for step in steps.next().filter(|_| roomy).into_iter().flatten() {
-                if outcome.is_ok() && self.stats.opens == opens && self.pool.is_some() && !self.is_off() {
+                if outcome.is_ok() && goes_on(self) {
                     outcome = self.step(step);
                 }
+            }
+            if roomy && outcome.is_ok() && goes_on(self) {
+                outcome = self.verb_meanwhile();
             }
             self.overlapping = false;
         });
@@ -216,7 +228,7 @@ impl<'a> Sim<'a> {
         Ok(())
     }
 
-    fn accepted(&mut self, path: &str, acts: &[Act]) {
+    pub(super) fn accepted(&mut self, path: &str, acts: &[Act]) {
         let id = self.next_id;
         self.next_id += 1;
         self.stats.applies += 1;
@@ -271,9 +283,14 @@ impl<'a> Sim<'a> {
         if self.is_off() {
             return self.power_cycle(&[]);
         }
-        if !self.faulted && !self.is_damaged() {
-            return Err(format!("a call fails for no reason: {error}"));
+        if !self.is_excused() && !self.is_damaged() {
+            return Err(format!("a call fails for no reason: {error}; {:?} have met faults", self.struck));
         }
+        self.failed_by_fault(error)
+    }
+
+    /// Handles the failure of a call for which there is a reason.
+    pub(super) fn failed_by_fault(&mut self, error: &Error) -> Outcome {
         self.stats.failed += 1;
         let pool = Arc::clone(self.pool()?);
         if pool.status().failure.is_none() {

@@ -76,6 +76,8 @@ impl<'a> Sim<'a> {
     /// Drops the pool, as if its process had ended. The errors that it has met may be among those that the next
     /// opening finds stored, also those of a device that it has removed: the removal may be undone.
     pub(super) fn close(&mut self) {
+        let is_sound = |pool: &Arc<Pool>| pool.status().failure.is_none() && !self.is_excused();
+        self.was_sound = self.history.copies > 1 && self.pool.as_ref().is_some_and(is_sound);
         let at_opening = self.errors.1;
         let counted = self.count_errors();
         if self.pool.take().is_some() {

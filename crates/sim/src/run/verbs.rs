@@ -45,6 +45,8 @@ pub(super) struct Verbs {
     pub(super) was_split: bool,
     /// Number of splits that were begun.
     splits: u8,
+    /// Number of times that a device might have joined or left while a checkpoint was under way.
+    meanwhile: u64,
 }
 
 /// Returns the numbers of devices, and which of them are to leave.
@@ -80,6 +82,21 @@ impl Sim<'_> {
         if self.goes_on(opens) { self.background(&mut random) } else { Ok(()) }
     }
 
+    /// Attaches or detaches a device, now and then, while a checkpoint is under way. Other verbs would wait for its end.
+    pub(super) fn verb_meanwhile(&mut self) -> Outcome {
+        if !self.history.beside {
+            return Ok(());
+        }
+        self.verbs.meanwhile += 1;
+        let mut random = Random::new(self.history.seed ^ 0x3EA4 ^ self.verbs.meanwhile << 20);
+        match random.below(10) {
+            0..2 => self.attach(&mut random, false),
+            2..4 => self.attach(&mut random, true),
+            4..6 => self.detach(&mut random),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns true if the pool was not opened again since `opens` openings were counted.
     pub(super) const fn goes_on(&self, opens: u64) -> bool {
         self.stats.opens == opens && self.pool.is_some()
@@ -89,14 +106,21 @@ impl Sim<'_> {
     /// pool can do without has no power, or if the pool was opened again.
     pub(super) fn act(&mut self, call: impl FnOnce(&Pool) -> pagefold_engine::Result<()>) -> Outcome<bool> {
         let pool = Arc::clone(self.pool()?);
-        let Err(error) = call(&pool) else { return Ok(true) };
+        self.expect_pauses();
+        let called = call(&pool);
+        self.note_beside()?;
+        let Err(error) = called else { return Ok(true) };
         let is_refused = matches!(error, Error::Invalid(_) | Error::Busy(_) | Error::NoSpace(_));
         let is_one_off = self.devices.iter().any(|device| device.is_off());
         if !self.is_off() && pool.status().failure.is_none() && (is_refused || is_one_off) {
             return Ok(false);
         }
         drop(pool);
-        self.failed(&error)?;
+        if !self.is_off() && self.has_other_struck() {
+            self.failed_by_fault(&error)?;
+        } else {
+            self.failed(&error)?;
+        }
         Ok(false)
     }
 
@@ -232,6 +256,7 @@ impl Sim<'_> {
             false => Vec::new(),
         };
         let Ok(planned) = pool.planned_split(&named) else { return Ok(()) };
+        self.beside.give_up();
         drop(pool);
         self.verbs.splits += 1;
         let guid = Guid([b'h', b'a', b'l', b'f', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, self.verbs.splits]);

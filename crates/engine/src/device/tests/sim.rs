@@ -293,3 +293,35 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn blocks_that_cannot_be_read_stay_so_until_they_are_written() {
+    let device = SimDevice::new(SIZE, 1);
+    device.write(0, &AlignedBuf::from_bytes(&[1; 3 * 4096]), true).unwrap();
+    device.spoil(4096 + 17);
+    let image = device.crash(&mut |_| 0);
+    let mut buf = AlignedBuf::scratch(2 * 4096);
+    for device in [&device, &image] {
+        assert_eq!(read(device, 0), [1; 4096]);
+        assert_eq!(read(device, 8192), [1; 4096]);
+        assert!(device.read(4096, &mut buf).is_err() && device.read(0, &mut buf).is_err());
+    }
+    image.write(4096, &page(2), false).unwrap();
+    assert_eq!(read(&image, 4096), [2; 4096]);
+    let cleared = device.crash(&mut |_| 0);
+    cleared.clear_unreadable();
+    assert_eq!(read(&cleared, 4096), [0; 4096]);
+    assert!(device.read(4096, &mut buf).is_err(), "it is another device");
+}
+
+#[test]
+fn writes_that_are_lost_later_are_gone_for_good() {
+    let device = SimDevice::new(SIZE, 1);
+    device.write(4096, &page(1), true).unwrap();
+    let older = device.crash(&mut |n| n);
+    device.write(4096, &page(2), true).unwrap();
+    device.write(4096, &page(3), false).unwrap();
+    device.lose_writes(4096, &older);
+    assert_eq!(read(&device, 4096), [1; 4096]);
+    assert_eq!(read(&device.crash(&mut |n| n), 4096), [1; 4096]);
+}

@@ -57,11 +57,15 @@ impl Labels {
             state.labels.insert(number, label.clone());
             (number, label)
         };
+        self.pause();
         let is_ready = joining.birth.is_some();
         // Whenever the others' labels tell of it, it is known by its own, and found.
         let labelled = if is_ready { Ok(()) } else { label.take_over(OneDevice::of(device.as_ref())) };
-        let added =
-            labelled.and_then(|()| self.devices.add(group, number, device)).and_then(|()| self.change(group));
+        self.pause();
+        let added = labelled.and_then(|()| self.devices.add(group, number, device)).and_then(|()| {
+            self.pause();
+            self.change(group)
+        });
         if let Err(error) = added {
             self.devices.take_offline(number);
             self.devices.remove(number);
@@ -80,6 +84,7 @@ impl Labels {
     /// If the others' labels cannot be written. Then it is a member that was taken offline.
     pub(in crate::pool) fn remove(&self, group: u16, number: u16) -> Result<bool> {
         let Some(left) = self.take_out(group, number)? else { return Ok(false) };
+        self.pause();
         if let Some(device) = left {
             erase_what_left(device.as_ref());
         }
@@ -108,6 +113,7 @@ impl Labels {
             table.remove(number);
             (state.labels.remove(&number), before)
         };
+        self.pause();
         if let Err(error) = self.change(group) {
             let mut state = self.state.lock();
             if let Some(there) = state.tables.get_mut(usize::from(group)) {
@@ -116,6 +122,7 @@ impl Labels {
             state.labels.extend(label.map(|label| (number, label)));
             return Err(error);
         }
+        self.pause();
         Ok(Some(self.devices.remove(number)))
     }
 

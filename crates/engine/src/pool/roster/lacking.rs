@@ -100,9 +100,11 @@ impl Labels {
     /// # Errors
     /// Errors of labels.
     pub(in crate::pool) fn complete(&self, group: u16, number: u16) -> Result<bool> {
+        self.pause();
         if !self.devices.complete(number) {
             return Ok(false);
         }
+        self.pause();
         self.change(group)?;
         // It may have failed to take the label that calls it whole.
         Ok(self.is_whole(number))
