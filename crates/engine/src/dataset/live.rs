@@ -17,6 +17,7 @@ use super::budget::{Budget, Claim};
 use super::codecs::Setting;
 use super::dead::DeadBlocks;
 use super::pending::{PageBuf, Pending};
+use super::read_ends::ReadEnds;
 use super::shared::{Beyond, ROOMY_BYTES, Shared, Shortage};
 use super::usage::{UsageDelta, UsageTable};
 use super::{Attempt, Caller, Change, Dataset, Reapers, Space, Synced, Usage};
@@ -82,6 +83,8 @@ pub struct LiveDataset {
     pub(super) compression: Mutex<Setting>,
     /// Writers of parts of pages, whose content is read ahead of them.
     pub(super) base_streams: BaseStreams,
+    /// Ends of the latest reads.
+    pub(super) read_ends: ReadEnds,
 }
 
 impl LiveDataset {
@@ -109,6 +112,7 @@ impl LiveDataset {
             budget: RwLock::default(),
             compression: Mutex::default(),
             base_streams: BaseStreams::default(),
+            read_ends: ReadEnds::default(),
         }
     }
 

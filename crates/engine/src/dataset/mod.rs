@@ -47,6 +47,7 @@ pub(crate) mod pending;
 mod promised;
 mod read;
 mod read_amplification;
+mod read_ends;
 mod ready;
 mod reapers;
 mod recent;

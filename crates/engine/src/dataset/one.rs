@@ -25,6 +25,7 @@ impl LiveDataset {
         within: usize,
         buf: &mut [u8],
     ) -> Result<Attempt> {
+        self.read_ends.note(object, page.saturating_add(1));
         if !self.fill_from_memory(object, page, within, buf)? {
             let mut ptr = [None];
             if !self.tree.try_pages(object, page, &mut ptr) {

@@ -65,8 +65,16 @@ impl LiveDataset {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<()> {
-        let rest = &mut |_: &[PagePart<'_>]| {};
-        self.read_planned(devices, (object, record_size), offset, buf, rest)
+        let none = &mut |_: &[PagePart<'_>]| {};
+        let goes_on = self.goes_on(object, record_size, offset, buf.len());
+        let reads_next = goes_on && buf.len() <= NEXT_BYTES_MAX && devices.class() == IoClass::SyncRead;
+        self.read_planned(devices, (object, record_size), offset, buf, (reads_next, none))
+    }
+
+    /// Notes where a read ends, and returns true if it begins where another one has ended.
+    fn goes_on(&self, object: u64, record_size: u32, offset: u64, len: usize) -> bool {
+        let size = u64::from(record_size.max(1));
+        self.read_ends.goes_on(object, offset / size, offset.saturating_add(len as u64).div_ceil(size))
     }
 
     /// Reads a page of which a part is to be written. Its content is remembered with its record: its delta needs it. If the
@@ -90,13 +98,14 @@ impl LiveDataset {
     fn read_and_hold(&self, (object, record_size): (u64, u32), first: u64, buf: &mut [u8]) -> Result<()> {
         let mut of = Vec::new();
         let offset = first * u64::from(record_size);
-        self.read_planned(&self.shared.devices, (object, record_size), offset, buf, &mut |parts| {
+        let planned = &mut |parts: &[PagePart<'_>]| {
             of.clear();
             of.extend(parts.iter().map(|part| match &part.source {
                 PageSource::Record(addr, _) | PageSource::Fetch(Ptr { addr, .. }) => Some(*addr),
                 PageSource::Zeros | PageSource::Page(_) => None,
             }));
-        })?;
+        };
+        self.read_planned(&self.shared.devices, (object, record_size), offset, buf, (false, planned))?;
         for (addr, page) in of.into_iter().zip(buf.chunks(record_size as usize)) {
             if let Some(addr) = addr {
                 self.shared.recent.hold(addr, &PageBuf::from(page));
@@ -105,14 +114,15 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Reads, and shows each plan to `planned`; the last one is what was read.
+    /// Reads, and shows each plan to `planned`; the last one is what was read. With `reads_next` what is likely to be read
+    /// next is read in the same request, if it lies right behind.
     fn read_planned(
         &self,
         devices: &Devices,
         (object, record_size): (u64, u32),
         offset: u64,
         buf: &mut [u8],
-        planned: &mut dyn FnMut(&[PagePart<'_>]),
+        (reads_next, planned): (bool, &mut dyn FnMut(&[PagePart<'_>])),
     ) -> Result<()> {
         check_record_size(record_size)?;
         count(&self.shared.counters.read_bytes, buf.len() as u64);
@@ -122,7 +132,7 @@ impl LiveDataset {
             let _reading = self.shared.models.reading();
             let parts = self.plan(object, record_size, offset, buf, true)?;
             planned(&parts);
-            match self.fill(devices, (object, record_size), parts) {
+            match self.fill(devices, (object, record_size), parts, reads_next) {
                 // The place of a record that was freed meanwhile looks damaged or unknown; the next plan finds its
                 // successor.
                 Err(error @ Error::Corrupt { .. }) => last = Some(error),
@@ -198,6 +208,7 @@ impl LiveDataset {
             // Decoding this many bytes would delay requests that wait behind the caller.
             return Ok(Attempt::Wait);
         }
+        let buf_len = buf.len();
         let parts = match self.plan(object, record_size, offset, buf, false) {
             Ok(parts) => parts,
             Err(Error::Busy(_)) => return Ok(Attempt::Wait),
@@ -212,6 +223,7 @@ impl LiveDataset {
             Err(Error::Busy(_)) => return Ok(Attempt::Wait),
             Err(error) => return Err(error),
         }
+        self.goes_on(object, record_size, offset, buf_len);
         count(&self.shared.counters.read_bytes, len);
         Ok(Attempt::Done)
     }
@@ -271,33 +283,54 @@ impl LiveDataset {
     }
 
     /// Fills the parts, on several cores where that pays.
-    fn fill(&self, devices: &Devices, of: (u64, u32), mut parts: Vec<PagePart<'_>>) -> Result<()> {
+    fn fill(
+        &self,
+        devices: &Devices,
+        of: (u64, u32),
+        mut parts: Vec<PagePart<'_>>,
+        reads_next: bool,
+    ) -> Result<()> {
         let total: usize = parts.iter().map(|part| part.out.len()).sum();
         let scan = parts.len() > 1 && total >= SCAN_BYTES;
         if !scan || total < PARALLEL_BYTES {
-            return self.fetch(devices, of, &mut parts, scan);
+            let next = if reads_next { self.next_addrs(of.0, &parts) } else { Vec::new() };
+            return self.fetch(devices, of, &mut parts, (scan, next));
         }
         let others = FILLING.fetch_add(1, Relaxed);
         let filled = if others == 0 {
             let half = parts.len() / 2;
             let (left, right) = parts.split_at_mut(half);
-            let fetch = |parts| self.fetch(devices, of, parts, scan);
+            let fetch = |parts| self.fetch(devices, of, parts, (scan, Vec::new()));
             let (left, right) = rayon::join(|| fetch(left), || fetch(right));
             left.and(right)
         } else {
-            self.fetch(devices, of, &mut parts, scan)
+            self.fetch(devices, of, &mut parts, (scan, Vec::new()))
         };
         FILLING.fetch_sub(1, Relaxed);
         filled
     }
 
-    /// Fills the parts. Records are decoded where they were read to, and only those that are kept are copied.
+    /// Returns the records that are likely to be read after `parts`, of several pages whose last one has to be read from
+    /// a device: those of the pages behind them which are not in memory, as far as that is known without reading.
+    fn next_addrs(&self, object: u64, parts: &[PagePart<'_>]) -> Vec<Addr> {
+        let last = parts.last().filter(|last| parts.len() > 1 && matches!(last.source, PageSource::Fetch(_)));
+        let Some(last) = last else { return Vec::new() };
+        let mut ptrs = vec![None; parts.len() * NEXT_PAGES];
+        if !self.tree.try_pages(object, last.page.saturating_add(1), &mut ptrs) {
+            return Vec::new();
+        }
+        let addrs = ptrs.into_iter().map_while(|ptr| ptr.map(|ptr| ptr.addr));
+        addrs.take_while(|addr| !self.shared.cache.has(*addr)).collect()
+    }
+
+    /// Fills the parts. Records are decoded where they were read to, and only those that are kept are copied. Those at
+    /// `next` are kept if they come with the others.
     fn fetch(
         &self,
         devices: &Devices,
         (object, record_size): (u64, u32),
         parts: &mut [PagePart<'_>],
-        scan: bool,
+        (scan, next): (bool, Vec<Addr>),
     ) -> Result<()> {
         let mut addrs: Vec<Addr> = Vec::new();
         let mut wanted: Vec<usize> = Vec::new();
@@ -324,7 +357,14 @@ impl LiveDataset {
             }
         }
         let keep = Keep::of(&self.shared, scan);
-        self.shared.segments.read(devices, &addrs, &mut |at, record| {
+        let keep_next = Keep::ahead(&self.shared);
+        let needed = addrs.len();
+        addrs.extend(next);
+        self.shared.segments.read_with_next(devices, (&addrs, needed), &mut |at, record| {
+            if at >= needed {
+                addrs.get(at).into_iter().for_each(|addr| keep_next.keep(&self.shared, *addr, record));
+                return Ok(());
+            }
             let position = wanted.get(at).copied();
             let part = position.and_then(|position| parts.get_mut(position));
             let (Some(addr), Some(part), Some(position)) = (addrs.get(at), part, position) else {
@@ -380,6 +420,12 @@ impl LiveDataset {
         Ok(())
     }
 }
+
+/// Length up to which a read of several pages is taken for one of the kernel's first ones for somebody who reads on, in
+/// bytes. The next one is four times as long, and so on, until nothing is gained by reading what it will want before.
+const NEXT_BYTES_MAX: usize = 64 << 10;
+/// Number of pages, for each that is wanted, that the kernel asks for next.
+const NEXT_PAGES: usize = 4;
 
 /// Length from which on a read of several pages is taken for part of a scan, in bytes.
 const SCAN_BYTES: usize = 128 << 10;

@@ -520,6 +520,7 @@ impl Pool {
         self.relocate(id, to)?;
         // Whoever has read a record as it was does not put it into the cache any more.
         self.shared.models.leave(&[]);
+        self.shared.cache.drop_ahead();
         // Deltas are made against the cached record: the old one must not be taken for what the page has.
         let now: HashMap<u32, &[u8]> =
             recompressed.survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.as_slice())).collect();

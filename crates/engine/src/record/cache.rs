@@ -1,6 +1,7 @@
 //! Caches records as they are stored: compressed, so that it holds several times its size in pages. Memory of its
 //! budget that nothing else uses holds pages that are read again and again.
 
+mod ahead;
 mod doorkeeper;
 mod frequencies;
 mod pages;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use crate::types::{Addr, AddrHashing};
+use ahead::AheadRecords;
 use doorkeeper::Doorkeeper;
 pub(crate) use pages::CachedPage;
 use pages::PageCache;
@@ -33,6 +35,7 @@ const STEPS: u64 = 64;
 pub(crate) struct RecordCache {
     records: RecordMap,
     pages: PageCache,
+    ahead: AheadRecords,
     /// Addresses that scans have offered before.
     scanned: Doorkeeper,
     budget_bytes: AtomicU64,
@@ -71,6 +74,7 @@ impl RecordCache {
         let cache = Self {
             records: RecordMap::new(budget_bytes),
             pages: PageCache::new(budget_bytes),
+            ahead: AheadRecords::default(),
             scanned: Doorkeeper::new(budget_bytes),
             budget_bytes: budget_bytes.into(),
             elsewhere_bytes: 0.into(),
@@ -86,7 +90,7 @@ impl RecordCache {
     /// Returns the record at `addr`, if it is held.
     #[must_use]
     pub(crate) fn get(&self, addr: Addr) -> Option<Record> {
-        let found = self.records.get(addr);
+        let found = self.records.get(addr).or_else(|| self.ahead.get(addr));
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Relaxed);
         found
@@ -137,6 +141,17 @@ impl RecordCache {
         }
     }
 
+    /// Holds a copy of a record that nobody has asked for yet, but that is likely to be asked for soon. It displaces no
+    /// record that was asked for.
+    pub(crate) fn insert_ahead(&self, addr: Addr, record: &[u8]) {
+        self.ahead.insert(addr, record, self.budget_bytes.load(Relaxed));
+    }
+
+    /// Drops all records that were not asked for: some of them may have been coded again.
+    pub(crate) fn drop_ahead(&self) {
+        self.ahead.clear();
+    }
+
     /// Says that whoever asked for the record at `before` will ask for that at `now` from now on.
     pub(crate) fn succeed(&self, before: Addr, now: Addr) {
         self.records.succeed(before, now);
@@ -173,7 +188,8 @@ impl RecordCache {
         self.fresh_bytes.store(0, Relaxed);
         let budget = self.budget_bytes.load(Relaxed);
         let step = (budget / STEPS).max(1);
-        let elsewhere = self.elsewhere_bytes.load(Relaxed).next_multiple_of(step).min(budget - budget / 8);
+        let elsewhere = self.elsewhere_bytes.load(Relaxed) + self.ahead.bytes();
+        let elsewhere = elsewhere.next_multiple_of(step).min(budget - budget / 8);
         let may_hold = budget - elsewhere;
         if *settled != may_hold {
             *settled = may_hold;
@@ -194,7 +210,7 @@ impl RecordCache {
             misses: self.misses.load(Relaxed),
             records: self.records.len(),
             pages,
-            bytes: self.records.bytes() + page_bytes,
+            bytes: self.records.bytes() + page_bytes + self.ahead.bytes(),
             page_bytes,
             capacity_bytes: *self.settled.lock(),
         }

@@ -18,6 +18,10 @@ use crate::{Addr, Error, Result};
 /// Largest gap between two records that one request reads: reading the gap costs less than another request.
 const MERGE_GAP_BYTES: u64 = 16 << 10;
 
+/// Largest number of bytes that a request reads behind the records that are needed, of those that are likely to be needed
+/// next.
+const NEXT_BYTES_MAX: u64 = 128 << 10;
+
 /// Longest directory in bytes that is read as a whole when an entry of it is needed: its neighbours are likely to be
 /// wanted, and one request costs less than three.
 const WHOLE_BYTES_MAX: u32 = 64 << 10;
@@ -95,14 +99,24 @@ pub(crate) fn neighbours(
 struct ReadGroup<'a> {
     records: &'a [(Located, usize)],
     end: u64,
+    /// Position in the list of addresses from which on they are not needed.
+    needed: usize,
 }
 
 impl<'a> ReadGroup<'a> {
     /// Splits `sorted` into the first records that lie together, and the rest.
-    fn split(devices: &Devices, sorted: &'a [(Located, usize)]) -> Option<(Self, &'a [(Located, usize)])> {
+    fn split(
+        devices: &Devices,
+        sorted: &'a [(Located, usize)],
+        needed: usize,
+    ) -> Option<(Self, &'a [(Located, usize)])> {
         let (count, end) = neighbours(devices, sorted.iter().map(|(located, _)| *located))?;
         let (records, rest) = sorted.split_at(count);
-        Some((Self { records, end }, rest))
+        Some((Self { records, end, needed }, rest))
+    }
+
+    fn is_needed(&self) -> bool {
+        self.records.iter().any(|(_, at)| *at < self.needed)
     }
 
     fn device(&self) -> u16 {
@@ -132,6 +146,7 @@ impl<'a> ReadGroup<'a> {
             });
             match verified {
                 Ok(bytes) => sink(*at, bytes)?,
+                Err(_) if *at >= self.needed => {}
                 Err(error) => {
                     let whole = |bytes: &[u8], from: ReadFrom<'_>| {
                         located.verify(addrs[*at], bytes, from).map(|()| bytes.to_vec())
@@ -150,7 +165,7 @@ impl<'a> ReadGroup<'a> {
         addrs: &[Addr],
         sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        for (located, at) in self.records {
+        for (located, at) in self.records.iter().filter(|(_, at)| *at < self.needed) {
             let whole = |bytes: &[u8], from: ReadFrom<'_>| {
                 located.verify(addrs[*at], bytes, from).map(|()| bytes.to_vec())
             };
@@ -375,24 +390,52 @@ impl Segments {
         addrs: &[Addr],
         sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
+        self.read_with_next(devices, (addrs, addrs.len()), sink)
+    }
+
+    /// As [`Segments::read`], where only the first `needed` of `addrs` are needed. The others are likely to be asked for
+    /// next: they are read as far as they lie right behind the last one that is needed, so that no request is made for
+    /// them. `sink` does not get those that are not read, or that are damaged.
+    pub(crate) fn read_with_next(
+        &self,
+        devices: &Devices,
+        (addrs, needed): (&[Addr], usize),
+        sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut wanted: Vec<(Located, usize)> = Vec::with_capacity(addrs.len());
-        for (at, addr) in addrs.iter().enumerate() {
+        for (at, addr) in addrs.iter().enumerate().take(needed) {
             wanted.push((self.locate(devices, *addr)?, at));
+        }
+        let mut last = wanted.last().map(|(located, _)| *located);
+        let next_end = last.map_or(0, |last| last.end().saturating_add(NEXT_BYTES_MAX));
+        for (at, addr) in addrs.iter().enumerate().skip(needed) {
+            let (Some(before), Some(next)) = (last, self.try_locate(*addr)) else { break };
+            let is_behind = next.device == before.device
+                && (before.end()..before.end().saturating_add(BLOCK)).contains(&next.offset)
+                && next.end() <= next_end;
+            if !is_behind {
+                break;
+            }
+            wanted.push((next, at));
+            last = Some(next);
         }
         wanted.sort_unstable_by_key(|(located, _)| (located.device, located.offset));
         let mut rest = wanted.as_slice();
         while !rest.is_empty() {
             let mut groups = Vec::new();
             let mut bytes = 0;
-            while let Some((group, later)) = ReadGroup::split(devices, rest) {
+            while let Some((group, later)) = ReadGroup::split(devices, rest, needed) {
                 let joins =
                     groups.first().is_none_or(|first: &ReadGroup<'_>| first.device() == group.device());
                 if !joins || groups.len() == BATCH_REQUESTS || bytes > READ_BYTES_MAX {
                     break;
                 }
-                bytes += group.span().len_bytes;
-                groups.push(group);
                 rest = later;
+                // A request that is too long for one is made without those that nobody needs.
+                if group.is_needed() {
+                    bytes += group.span().len_bytes;
+                    groups.push(group);
+                }
             }
             read_groups(devices, &groups, addrs, sink)?;
         }
