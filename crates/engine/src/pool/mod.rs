@@ -77,6 +77,7 @@ mod membership;
 mod memory;
 mod mirror_plans;
 mod mirrors;
+mod model_heirs;
 mod modelled;
 mod models;
 mod moving;

@@ -12,7 +12,6 @@ use pagefold_codec::{Kinds, Model, Options, registry};
 
 use super::Pool;
 use super::coded::{Coded, Current};
-use super::logs::stands_for_logs;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Codecs, Dataset, LiveDataset, ModelEntry, ModelPin, count};
@@ -453,7 +452,11 @@ impl Pool {
     }
 
     /// Gives a model the entry that `restate` makes of the one that it has.
-    fn restate_model_as(&self, id: ModelId, restate: &dyn Fn(ModelEntry) -> ModelEntry) -> Result<()> {
+    pub(super) fn restate_model_as(
+        &self,
+        id: ModelId,
+        restate: &dyn Fn(ModelEntry) -> ModelEntry,
+    ) -> Result<()> {
         let claim = ENTRY_BYTES_MAX as u64;
         if self.shared.reserve(claim, 0, 0).is_err() {
             // The pool is full: the entry stays as it is.
@@ -462,41 +465,6 @@ impl Pool {
         let restated = self.try_restate_model(id, restate);
         self.shared.release(claim);
         restated
-    }
-
-    /// Lets the models of the dataset `from` code new pages of the dataset `to`, which goes on with its objects. Without
-    /// that they would be learned anew, so a failure costs no more than that.
-    pub(super) fn pass_models_on(&self, from: u64, to: u64) {
-        if let Err(error) = self.try_pass_models_on(from, to) {
-            tracing::warn!(%error, from, to, "models do not pass to another dataset, and are learned anew");
-        }
-    }
-
-    fn try_pass_models_on(&self, from: u64, to: u64) -> Result<()> {
-        let Some(dataset) = self.dataset_by_id(to) else { return Ok(()) };
-        let models = &self.shared.models;
-        let mut of_from: Vec<(ModelId, ModelEntry)> = models.all();
-        of_from.retain(|(_, entry)| entry.dataset == from && entry.object != 0);
-        let mut passing = BTreeSet::new();
-        for object in of_from.iter().map(|(_, entry)| entry.object).collect::<BTreeSet<u64>>() {
-            // An object of that number that came later is another one. A model that does not fit it is soon replaced.
-            let is_there = match dataset.usage(object) {
-                _ if stands_for_logs(object) => true,
-                Ok(usage) => usage.pages > 0,
-                Err(error) if error.is_damage() => false,
-                Err(error) => return Err(error),
-            };
-            if is_there && models.own((to, object)).is_none() {
-                passing.insert(object);
-            }
-        }
-        for (id, entry) in of_from.into_iter().filter(|(_, entry)| passing.contains(&entry.object)) {
-            self.restate_model_as(id, &|entry| ModelEntry { dataset: to, ..entry })?;
-            if entry.late {
-                self.watch.lock().late.insert((to, entry.object));
-            }
-        }
-        Ok(())
     }
 
     fn try_restate_model(&self, id: ModelId, restate: &dyn Fn(ModelEntry) -> ModelEntry) -> Result<()> {

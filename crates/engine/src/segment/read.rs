@@ -411,7 +411,7 @@ impl Segments {
         for (at, addr) in addrs.iter().enumerate().skip(needed) {
             let (Some(before), Some(next)) = (last, self.try_locate(*addr)) else { break };
             let is_behind = next.device == before.device
-                && (before.end()..before.end().saturating_add(BLOCK)).contains(&next.offset)
+                && (before.end()..=before.end().saturating_add(MERGE_GAP_BYTES)).contains(&next.offset)
                 && next.end() <= next_end;
             if !is_behind {
                 break;

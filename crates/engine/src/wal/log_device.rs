@@ -20,7 +20,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::FromBytes;
 
-use super::LogEnd;
 use super::batch::{BatchHeader, MAGIC, Salt, Verified};
 use super::read::{ReadAttempts, read_attempting, read_or_zeros};
 use crate::Result;
@@ -214,12 +213,12 @@ impl LoggedBatches {
         self.unread.iter().next().map(|bytes| bytes.start).or(lost)
     }
 
-    /// Returns true if what could not be read may have a batch that the log has damaged, or lacks at its end (K4).
-    pub(crate) fn may_hide(&self, end: &LogEnd) -> bool {
-        if self.lost.load(Ordering::Relaxed) > 0 || !self.unread.is_empty() && end.damaged > 0 {
+    /// Returns true if what could not be read may have a batch that the log has damaged, if it `is_damaged`, or the one with
+    /// this number and chain value, which it lacks at its end (K4).
+    pub(crate) fn may_hide(&self, (number, chain): (u64, u64), is_damaged: bool) -> bool {
+        if self.lost.load(Ordering::Relaxed) > 0 || !self.unread.is_empty() && is_damaged {
             return true;
         }
-        let (number, chain) = (end.position.batch, end.position.chain);
         let Some(before) = number.checked_sub(1).filter(|_| !self.unread.is_empty()) else {
             return !self.unread.is_empty();
         };

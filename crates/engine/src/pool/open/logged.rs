@@ -47,7 +47,9 @@ impl OpeningPool {
         let unread = self.logged.as_ref().and_then(LoggedBatches::first_unread);
         let is_lacking = match (&self.logged, &end) {
             (None, _) => true,
-            (Some(logged), Ok(end)) => logged.may_hide(end),
+            (Some(logged), Ok(end)) => {
+                logged.may_hide((end.position.batch, end.position.chain), end.damaged > 0)
+            }
             (Some(_), Err(error)) => matches!(error, Error::Corrupt { .. }) && unread.is_some(),
         };
         if let (true, false, Some(logged), Some(offset)) =

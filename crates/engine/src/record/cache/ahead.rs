@@ -19,13 +19,13 @@ const OVERHEAD_BYTES: u64 = 128;
 /// Records by address. The oldest ones go first.
 #[derive(Default)]
 pub(super) struct AheadRecords {
-    held: Mutex<Held>,
+    held: Mutex<AheadQueue>,
     /// Bytes of the records that are held, overhead included.
     bytes: AtomicU64,
 }
 
 #[derive(Default)]
-struct Held {
+struct AheadQueue {
     records: HashMap<Addr, Record, AddrHashing>,
     /// Addresses in the order in which they came.
     order: VecDeque<Addr>,
@@ -62,7 +62,7 @@ impl AheadRecords {
 
     pub(super) fn clear(&self) {
         let mut held = self.held.lock();
-        *held = Held::default();
+        *held = AheadQueue::default();
         self.bytes.store(0, Relaxed);
     }
 
