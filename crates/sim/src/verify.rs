@@ -98,7 +98,7 @@ pub(crate) fn compare_range(
 
 /// Returns true if an opening failed by damage to the log or the journal, which alone have no second copy.
 pub(crate) fn is_log_damage(error: &Error) -> bool {
-    matches!(error, Error::Corrupt { what, .. } if what == "log" || what.starts_with("log at byte"))
+    matches!(error, Error::Corrupt { what, .. } if what == "log" || what.starts_with("log at byte") || what.starts_with("log device at byte"))
 }
 
 fn compare_values(dataset: &dyn Dataset, state: &State, terms: Terms) -> Verdict {

@@ -60,16 +60,18 @@ impl OpeningPool {
         if read(true, &mut bytes) {
             return Ok(Some(bytes));
         }
-        if let Some(logged) = &self.logged
-            && let Some(there) = logged.with_checksum(&self.devices, number, batch.checksum)?
-            && there.len() == bytes.len()
-            && is_it(&there, batch.is_whole)
-        {
-            return Ok(Some(there));
-        }
+        let logged = self.logged.as_ref().map(|log| log.with_checksum(&self.devices, number, batch.checksum));
+        // If the log device cannot read it, the other ones may have it as it was replayed.
+        let unread = match logged.transpose().map(Option::flatten) {
+            Ok(Some(there)) if there.len() == bytes.len() && is_it(&there, batch.is_whole) => {
+                return Ok(Some(there));
+            }
+            Ok(_) => None,
+            Err(error) => Some(error),
+        };
         if !batch.is_whole && read(false, &mut bytes) {
             return Ok(Some(bytes));
         }
-        failed.map_or(Ok(None), Err)
+        unread.or(failed).map_or(Ok(None), Err)
     }
 }
