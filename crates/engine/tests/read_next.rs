@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::{Attempt, Change};
-use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
+use pagefold_engine::device::{AlignedBuf, Device, RequestCounts, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 
 const PAGE: u32 = 8192;
@@ -52,7 +52,7 @@ fn cold() -> (Arc<SimDevice>, Arc<Pool>) {
 
 /// Returns the number of requests that the devices of a pool have got.
 fn requests(pool: &Pool) -> u64 {
-    pool.device_status().iter().flat_map(|device| &device.requests).map(|of| of.requests()).sum()
+    pool.device_status().iter().flat_map(|device| &device.requests).map(RequestCounts::requests).sum()
 }
 
 /// Reads `count` pages from `first` on as the kernel's requests are answered, and returns them.

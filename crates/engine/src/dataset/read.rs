@@ -68,7 +68,7 @@ impl LiveDataset {
         let none = &mut |_: &[PagePart<'_>]| {};
         let goes_on = self.goes_on(object, record_size, offset, buf.len());
         let reads_next = goes_on && buf.len() <= NEXT_BYTES_MAX && devices.class() == IoClass::SyncRead;
-        self.read_planned(devices, (object, record_size), offset, buf, (reads_next, none))
+        self.read_planned(devices, (object, record_size), offset, buf, reads_next, none)
     }
 
     /// Notes where a read ends, and returns true if it begins where another one has ended.
@@ -105,7 +105,7 @@ impl LiveDataset {
                 PageSource::Zeros | PageSource::Page(_) => None,
             }));
         };
-        self.read_planned(&self.shared.devices, (object, record_size), offset, buf, (false, planned))?;
+        self.read_planned(&self.shared.devices, (object, record_size), offset, buf, false, planned)?;
         for (addr, page) in of.into_iter().zip(buf.chunks(record_size as usize)) {
             if let Some(addr) = addr {
                 self.shared.recent.hold(addr, &PageBuf::from(page));
@@ -122,7 +122,8 @@ impl LiveDataset {
         (object, record_size): (u64, u32),
         offset: u64,
         buf: &mut [u8],
-        (reads_next, planned): (bool, &mut dyn FnMut(&[PagePart<'_>])),
+        reads_next: bool,
+        planned: &mut dyn FnMut(&[PagePart<'_>]),
     ) -> Result<()> {
         check_record_size(record_size)?;
         count(&self.shared.counters.read_bytes, buf.len() as u64);
