@@ -146,7 +146,7 @@ impl LoggedBatches {
     /// Reads all of a log device, which is a group of so many bytes: chunks that are blank may lie before those that are not,
     /// where a device has taken another one's place. Reads it for the log with these low bytes of the GUID; `salt` is that of
     /// the superblock's opening. Blocks that cannot be read are taken for zeros: whether that matters is known when the log was
-    /// read ([`LoggedBatches::may_hide`]). If what they have may be lost, more is tried to read the others.
+    /// read (`may_hide`). If what they have may be lost, more is tried to read the others.
     pub fn read(
         devices: &Devices,
         (group, size_bytes): (u16, u64),
