@@ -339,18 +339,8 @@ impl Repository {
     /// Returns the ends of the last transactions in segments, several at once; `None` for those without one, and for
     /// those whose heads cannot be read: `verify` tells of these.
     fn last_times(&self, segments: &[Archived]) -> Result<Vec<Option<i64>>> {
-        let last = |head: &Head| head.times.map(|(_, last)| last);
-        match self.log_heads(segments) {
-            Ok(heads) => Ok(heads.iter().map(last).collect()),
-            Err(Error::Damaged { .. } | Error::Missing { .. }) => match segments {
-                [_] => Ok(vec![None]),
-                _ => segments.iter().try_fold(Vec::new(), |mut all, one| {
-                    all.append(&mut self.last_times(std::slice::from_ref(one))?);
-                    Ok(all)
-                }),
-            },
-            Err(error) => Err(error),
-        }
+        let heads = readable(segments, &|some| self.log_heads(some))?;
+        Ok(heads.iter().map(|head| Some(head.as_ref()?.times?.1)).collect())
     }
 
     /// Returns how far a cluster of a backup can be restored along a timeline, or along the newest one, as
@@ -517,4 +507,20 @@ pub(crate) fn unneeded(
 /// Returns the objects' paths of files.
 pub(crate) fn paths(files: &[Archived]) -> impl Iterator<Item = String> + '_ {
     files.iter().map(Archived::path)
+}
+
+/// Returns what `read` returns of objects, several at once; `None` for those that are damaged or missing, which hide
+/// none of the others.
+pub(crate) fn readable<T, R>(objects: &[T], read: &dyn Fn(&[T]) -> Result<Vec<R>>) -> Result<Vec<Option<R>>> {
+    match read(objects) {
+        Ok(all) => Ok(all.into_iter().map(Some).collect()),
+        Err(Error::Damaged { .. } | Error::Missing { .. }) => match objects {
+            [_] => Ok(vec![None]),
+            _ => objects.iter().try_fold(Vec::new(), |mut all, one| {
+                all.append(&mut readable(std::slice::from_ref(one), read)?);
+                Ok(all)
+            }),
+        },
+        Err(error) => Err(error),
+    }
 }

@@ -21,6 +21,7 @@ use serde::{Serialize, Serializer};
 
 pub use self::scan::{Event, Role, Scan, clear_in_use};
 use crate::archive::object::{self, File, Head};
+use crate::archive::readable;
 use crate::archive::timeline::Reach;
 use crate::commit::{Backup, BinlogEnd, BinlogFloor};
 use crate::error::{Error, Result};
@@ -317,17 +318,7 @@ impl Repository {
 
     /// Returns what is known of parts; `None` for those whose heads cannot be read: `verify` tells of these.
     fn readable_facts(&self, parts: &[ArchivedPart]) -> Result<Vec<Option<PartFacts>>> {
-        match self.binlog_facts(parts) {
-            Ok(facts) => Ok(facts.into_iter().map(Some).collect()),
-            Err(Error::Damaged { .. } | Error::Missing { .. }) => match parts {
-                [_] => Ok(vec![None]),
-                _ => parts.iter().try_fold(Vec::new(), |mut all, one| {
-                    all.append(&mut self.readable_facts(std::slice::from_ref(one))?);
-                    Ok(all)
-                }),
-            },
-            Err(error) => Err(error),
-        }
+        readable(parts, &|some| self.binlog_facts(some))
     }
 
     /// Returns the parts of all binary logs, by name, in order. Objects whose names are not ours are left out.
