@@ -157,9 +157,8 @@ fn reads_that_fail_are_answered_by_the_other() {
     assert!(pool.faults().devices[0].reads > 0);
 }
 
-/// A path to the device that is replaced fails for a while: what it alone has right is not given up.
-#[test]
-fn a_replaced_device_that_fails_reads_stays_until_it_could_be_read() {
+/// A mirror of which one half has damage, and the other one, which has all of it right, was replaced and fails reads since.
+fn replaced_and_unread() -> (Sims, Arc<Pool>) {
     let sims = filled(2000);
     rot(&sims[1], 2);
     let pool = open(&sims);
@@ -168,6 +167,13 @@ fn a_replaced_device_that_fails_reads_stays_until_it_could_be_read() {
         pool.fill_step(5).unwrap();
     }
     sims[0].inject(InjectedFault { op: SimOp::Read, range: 2 * MIB..SIZE, skip: 0, times: u64::MAX });
+    (sims, pool)
+}
+
+/// A path to the device that is replaced fails for a while: what it alone has right is not given up.
+#[test]
+fn a_replaced_device_that_fails_reads_stays_until_it_could_be_read() {
+    let (sims, pool) = replaced_and_unread();
     fill(&pool);
     assert_eq!(numbers(&pool), [0, 1, 2]);
     sims[0].clear_faults();
@@ -179,14 +185,7 @@ fn a_replaced_device_that_fails_reads_stays_until_it_could_be_read() {
 /// Records that it can never read are as lost as before.
 #[test]
 fn a_replaced_device_that_never_can_be_read_leaves_in_the_end() {
-    let sims = filled(2000);
-    rot(&sims[1], 2);
-    let pool = open(&sims);
-    pool.attach(0, sim(5) as Arc<dyn Device>, true).unwrap();
-    while states(&pool)[2] == Filling {
-        pool.fill_step(5).unwrap();
-    }
-    sims[0].inject(InjectedFault { op: SimOp::Read, range: 2 * MIB..SIZE, skip: 0, times: u64::MAX });
+    let (_sims, pool) = replaced_and_unread();
     let mut pauses = 0;
     while numbers(&pool) != [1, 2] {
         pauses += u64::from(pool.fill_step(1000 * (pauses + 1)).unwrap().is_none());

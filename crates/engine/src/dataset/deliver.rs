@@ -16,8 +16,6 @@ enum How {
     Record,
     /// Like a record that a scan has read.
     Scanned,
-    /// Like a record that nobody has asked for yet.
-    Ahead,
 }
 
 /// How records that are read are kept in memory. It is made before their places are looked up.
@@ -42,23 +40,22 @@ impl Keep {
         Self { how, reading }
     }
 
-    /// As [`Keep::of`], for records that nobody has asked for yet.
-    pub(super) fn ahead(shared: &Shared) -> Self {
-        let Self { how, reading } = Self::of(shared, false);
-        let how = if matches!(how, How::No) { How::No } else { How::Ahead };
-        Self { how, reading }
-    }
-
     /// Keeps a record, unless records were coded again meanwhile: it may be one of these, as it was.
     pub(super) fn keep(&self, shared: &Shared, addr: Addr, record: &[u8]) {
         let insert = || match self.how {
             How::No => {}
             How::Record => shared.cache.insert(addr, record),
             How::Scanned => shared.cache.insert_scanned(addr, record),
-            How::Ahead => shared.cache.insert_ahead(addr, record),
         };
         if !matches!(self.how, How::No) {
             shared.models.while_newest(&self.reading, insert);
+        }
+    }
+
+    /// As [`Keep::keep`], for a record that nobody has asked for yet.
+    pub(super) fn keep_ahead(&self, shared: &Shared, addr: Addr, record: &[u8]) {
+        if !matches!(self.how, How::No) {
+            shared.models.while_newest(&self.reading, || shared.cache.insert_ahead(addr, record));
         }
     }
 }

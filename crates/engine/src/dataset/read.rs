@@ -67,7 +67,7 @@ impl LiveDataset {
     ) -> Result<()> {
         let none = &mut |_: &[PagePart<'_>]| {};
         let goes_on = self.goes_on(object, record_size, offset, buf.len());
-        let reads_next = goes_on && buf.len() <= NEXT_BYTES_MAX && devices.class() == IoClass::SyncRead;
+        let reads_next = goes_on && buf.len() <= FIRST_BYTES_MAX && devices.class() == IoClass::SyncRead;
         self.read_planned(devices, (object, record_size), offset, buf, reads_next, none)
     }
 
@@ -294,18 +294,17 @@ impl LiveDataset {
         let total: usize = parts.iter().map(|part| part.out.len()).sum();
         let scan = parts.len() > 1 && total >= SCAN_BYTES;
         if !scan || total < PARALLEL_BYTES {
-            let next = if reads_next { self.next_addrs(of.0, &parts) } else { Vec::new() };
-            return self.fetch(devices, of, &mut parts, (scan, next));
+            return self.fetch(devices, of, &mut parts, (scan, reads_next));
         }
         let others = FILLING.fetch_add(1, Relaxed);
         let filled = if others == 0 {
             let half = parts.len() / 2;
             let (left, right) = parts.split_at_mut(half);
-            let fetch = |parts| self.fetch(devices, of, parts, (scan, Vec::new()));
+            let fetch = |parts| self.fetch(devices, of, parts, (scan, reads_next));
             let (left, right) = rayon::join(|| fetch(left), || fetch(right));
             left.and(right)
         } else {
-            self.fetch(devices, of, &mut parts, (scan, Vec::new()))
+            self.fetch(devices, of, &mut parts, (scan, reads_next))
         };
         FILLING.fetch_sub(1, Relaxed);
         filled
@@ -324,14 +323,14 @@ impl LiveDataset {
         addrs.take_while(|addr| !self.shared.cache.has(*addr)).collect()
     }
 
-    /// Fills the parts. Records are decoded where they were read to, and only those that are kept are copied. Those at
-    /// `next` are kept if they come with the others.
+    /// Fills the parts. Records are decoded where they were read to, and only those that are kept are copied. With
+    /// `reads_next` those that are likely to be read next are kept, if they come with the others.
     fn fetch(
         &self,
         devices: &Devices,
         (object, record_size): (u64, u32),
         parts: &mut [PagePart<'_>],
-        (scan, next): (bool, Vec<Addr>),
+        (scan, reads_next): (bool, bool),
     ) -> Result<()> {
         let mut addrs: Vec<Addr> = Vec::new();
         let mut wanted: Vec<usize> = Vec::new();
@@ -358,12 +357,13 @@ impl LiveDataset {
             }
         }
         let keep = Keep::of(&self.shared, scan);
-        let keep_next = Keep::ahead(&self.shared);
         let needed = addrs.len();
-        addrs.extend(next);
+        if reads_next {
+            addrs.extend(self.next_addrs(object, parts));
+        }
         self.shared.segments.read_with_next(devices, (&addrs, needed), &mut |at, record| {
             if at >= needed {
-                addrs.get(at).into_iter().for_each(|addr| keep_next.keep(&self.shared, *addr, record));
+                addrs.get(at).into_iter().for_each(|addr| keep.keep_ahead(&self.shared, *addr, record));
                 return Ok(());
             }
             let position = wanted.get(at).copied();
@@ -424,7 +424,7 @@ impl LiveDataset {
 
 /// Length up to which a read of several pages is taken for one of the kernel's first ones for somebody who reads on, in
 /// bytes. The next one is four times as long, and so on, until nothing is gained by reading what it will want before.
-const NEXT_BYTES_MAX: usize = 64 << 10;
+const FIRST_BYTES_MAX: usize = 64 << 10;
 /// Number of pages, for each that is wanted, that the kernel asks for next.
 const NEXT_PAGES: usize = 4;
 

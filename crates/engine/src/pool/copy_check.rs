@@ -5,9 +5,9 @@
 //!
 //! - C1: a device that is replaced, and is in use, leaves only after everything live of its group was verified on the
 //!   device in its place, and what was wrong there was written again from one that has it right.
+//! - C2: a check is of one opening, and of the same members from its beginning to its end; otherwise it begins anew.
 //! - C3: what only the device that leaves may have right, and fails to read, is tried again after a pause: a path may be
 //!   switched, or a server be started again.
-//! - C2: a check is of one opening, and of the same members from its beginning to its end; otherwise it begins anew.
 
 use super::Pool;
 use crate::Result;
