@@ -70,6 +70,11 @@ impl Scale {
         }
     }
 
+    /// Returns the same with another number of repetitions, if one is given.
+    pub(crate) fn repeated(self, repetitions: Option<u8>) -> Self {
+        Self { repetitions: repetitions.map_or(self.repetitions, usize::from), ..self }
+    }
+
     /// Returns the length of one measurement by fio.
     pub(crate) fn duration(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)

@@ -78,6 +78,9 @@ struct Run {
     /// Smaller, shorter, fewer rivals: under ten minutes.
     #[arg(long)]
     quick: bool,
+    /// Repetitions of each measurement, instead of 3 (quick: 2). Figures are their medians.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
+    repetitions: Option<u8>,
     /// The program under test.
     #[arg(long, default_value = "target/release/pagefold")]
     pagefold: PathBuf,
@@ -169,7 +172,8 @@ fn measure_all(options: &Run, dir: &Path) -> Result<Vec<String>> {
     let places = &options.places;
     let results = Results::load(&places.results)?;
     let pagefold = std::path::absolute(&options.pagefold)?;
-    let bench = Bench::new(dir, &pagefold, Scale::new(options.quick), options.without.clone(), results)?;
+    let scale = Scale::new(options.quick).repeated(options.repetitions);
+    let bench = Bench::new(dir, &pagefold, scale, options.without.clone(), results)?;
     let mut failures = Vec::new();
     let chosen = |name: &str| options.names.is_empty() || options.names.iter().any(|n| n == name);
     for scenario in SCENARIOS.iter().filter(|s| chosen(s.name)) {

@@ -250,6 +250,19 @@ impl Server {
         }
     }
 
+    /// Fails if the server has ended.
+    ///
+    /// # Errors
+    /// With what it printed.
+    pub(crate) fn ensure_running(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => {
+                bail!("`{}` ended ({}): {}", self.name, describe(status), read_back(&mut self.log)?.trim())
+            }
+        }
+    }
+
     /// Ends the server and waits for it: first politely, and with SIGKILL if it takes longer than its grace.
     ///
     /// # Errors

@@ -43,23 +43,40 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
 /// A line: id, text, metric, label of ours, label of theirs, smallest ratio.
 type Comparison = (&'static str, &'static str, Metric, &'static str, &'static str, f64);
 
-const FREE: [Comparison; 5] = [
+const FREE: [Comparison; 7] = [
     ("copy-lz4", "COPY: lz4 at least 0.7 of ext4", RATE, "pagefold-lz4", "ext4", 0.7),
     ("copy-zstd", "COPY: zstd at least 0.6 of ext4", RATE, "pagefold-zstd", "ext4", 0.6),
     ("copy-page", "COPY: page at least 0.6 of ext4", RATE, "pagefold-page", "ext4", 0.6),
     ("copy-lzo", "COPY: lz4 ahead of btrfs-lzo", RATE, "pagefold-lz4", "btrfs-lzo", 1.0),
     ("copy-btrfs-zstd", "COPY: zstd ahead of btrfs-zstd", RATE, "pagefold-zstd", "btrfs-zstd", 1.0),
+    ("copy-default-ext4", "COPY, default settings: 0.8 of ext4", RATE, "pagefold-auto", "ext4", 0.8),
+    (
+        "copy-default-btrfs",
+        "COPY, default settings: ahead of btrfs-zstd",
+        RATE,
+        "pagefold-auto",
+        "btrfs-zstd",
+        1.0,
+    ),
 ];
 
 /// Where the device is the limit, a system that writes less is to be faster. The kernel and the size of memory decide
 /// how much is on the device when COPY ends; after a checkpoint, all of it is.
-const THROTTLED: [Comparison; 6] = [
+const THROTTLED: [Comparison; 7] = [
     ("copy-throttled-lz4", "COPY: lz4 ahead of ext4", RATE, "pagefold-lz4", "ext4", 1.0),
     ("copy-throttled-zstd", "COPY: zstd ahead of ext4", RATE, "pagefold-zstd", "ext4", 1.0),
     ("copy-throttled-page", "COPY: page ahead of ext4", RATE, "pagefold-page", "ext4", 1.0),
     ("load-lz4", "COPY and CHECKPOINT: lz4 ahead of ext4", WITH_CHECKPOINT, "pagefold-lz4", "ext4", 1.0),
     ("load-zstd", "COPY and CHECKPOINT: zstd ahead of ext4", WITH_CHECKPOINT, "pagefold-zstd", "ext4", 1.0),
     ("load-page", "COPY and CHECKPOINT: page ahead of ext4", WITH_CHECKPOINT, "pagefold-page", "ext4", 1.0),
+    (
+        "load-default",
+        "COPY and CHECKPOINT, default settings: 1.3 of ext4",
+        WITH_CHECKPOINT,
+        "pagefold-auto",
+        "ext4",
+        1.3,
+    ),
 ];
 
 fn judge(profile: Profile, section: &mut Section) {

@@ -1,11 +1,13 @@
 //! Runs the scenarios. Each measures one or more lines of the project's promises in one run on one machine.
 
 mod aged;
+mod append;
 mod connections;
 mod copy;
 mod memory;
 mod mount_time;
 mod oltp;
+mod oltp_cached;
 mod overwrite;
 mod reads;
 mod rivals;
@@ -74,6 +76,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         run: overwrite::run,
     },
     Scenario {
+        name: "append-sync",
+        about: "4 KiB appended with fdatasync, 1 and 6 writers",
+        profiles: BOTH,
+        run: append::run,
+    },
+    Scenario {
         name: "aged",
         about: "random overwrites of a device that is 50 to 95 % full, ten times its size, beside an ideal cleaner",
         profiles: FREE,
@@ -91,6 +99,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         about: "sysbench oltp_read_write on PostgreSQL, database four times the memory",
         profiles: THROTTLED,
         run: oltp::read_write,
+    },
+    Scenario {
+        name: "oltp-cached",
+        about: "sysbench oltp_read_write on PostgreSQL and MariaDB, everything in memory, also beside compilers",
+        profiles: BOTH,
+        run: oltp_cached::run,
     },
     Scenario {
         name: "connections",
@@ -208,6 +222,7 @@ const TABLES_ON: &[System] = &[
     System::Pagefold("lz4"),
     System::Pagefold("zstd"),
     System::Pagefold("page"),
+    System::Pagefold("auto"),
 ];
 
 /// Makes volumes of [`TABLES_ON`] and of the systems `beside`, each with a copy of PostgreSQL's `cluster` in `pg`.

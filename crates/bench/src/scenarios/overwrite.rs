@@ -8,7 +8,7 @@ use crate::results::Target::{AtLeast, AtMost};
 use crate::results::{Line, Metric, Profile, RatioLine, Section, figure};
 use crate::systems::{Options, System, Volume};
 use crate::tools::corpus::PAGE_BYTES;
-use crate::tools::overwrite;
+use crate::tools::overwrite::{self, Order};
 
 /// Metrics for one number of writers: rate, median latency, 99th percentile of latency, bytes to the device, flushes.
 struct Shape {
@@ -78,8 +78,9 @@ fn measure(
     (shape, pages): (&Shape, u64),
 ) -> Result<()> {
     let corpus = bench.prepared().corpus(bench)?;
+    let duration = bench.scale().duration();
     let before = volume.disk().counters()?;
-    let done = overwrite::run(volume.path(), shape.writers, pages, bench.scale().duration(), corpus)?;
+    let done = overwrite::run(volume.path(), shape.writers, (Order::Random, pages), duration, corpus)?;
     let device = volume.disk().counters()?.since(before);
     let (label, operations) = (volume.label(), done.operations.max(1) as f64);
     section.add(profile, shape.rate, &label, done.operations as f64 / done.seconds);

@@ -130,7 +130,7 @@ pub(super) fn miss(bench: &Bench, profile: Profile, section: &mut Section) -> Re
             "miss-1",
             "random O_DIRECT reads that miss, depth 1, against ext4",
             DEPTH_1,
-            if free { 0.65 } else { 1.0 },
+            if free { 0.85 } else { 1.0 },
         ),
         ("miss-4x16", "the same, 4 jobs x depth 16", DEPTH_16, if free { 0.7 } else { 1.0 }),
     ] {

@@ -4,13 +4,18 @@ use anyhow::Result;
 
 use super::{alternate, volumes_with};
 use crate::bench::Bench;
-use crate::results::Target::AtLeast;
+use crate::host::throttle;
+use crate::results::Target::{AtLeast, AtMost};
 use crate::results::{Line, Metric, Profile, RatioLine, Section, figure};
 use crate::systems::{System, Volume, drop_caches};
 use crate::tools::postgres::{Settings, TABLES, describe};
 
 const RATE: Metric = Metric { name: "heap scanned", unit: "MB/s" };
 const READ: Metric = Metric { name: "bytes read from the device per byte of heap", unit: "B/B" };
+
+const DEFAULT: &str = "pagefold-auto";
+/// Bytes a second that the throttled device gives, in millions.
+const MBPS: f64 = throttle::BYTES_PER_SECOND as f64 / 1e6;
 
 const SETTINGS: Settings = Settings { full_page_writes: true, shared_buffers_mib: 64, max_wal_mib: 1024 };
 
@@ -79,6 +84,8 @@ fn judge(profile: Profile, section: &mut Section, all: &[Volume]) -> Result<()> 
             let ratio = ratios.iter().find(|(label, _)| label == ours).map(|&(_, ratio)| ratio);
             section.lines.push(against_ext4(profile, section, ours, ratio));
         }
+        let ratio = ratios.iter().find(|(label, _)| label == DEFAULT).map(|&(_, ratio)| ratio);
+        section.lines.push(against_the_device(profile, section, ratio));
         return Ok(());
     }
     section.ratio_line(line("scan-lzo", "scan: lz4 faster than btrfs-lzo", "pagefold-lz4", "btrfs-lzo", 1.0));
@@ -89,8 +96,36 @@ fn judge(profile: Profile, section: &mut Section, all: &[Volume]) -> Result<()> 
         "btrfs-zstd",
         1.0,
     ));
+    for (id, text, ours, bound) in [
+        ("scan-09-btrfs-zstd", "scan: zstd at least 0.9 of btrfs-zstd", "pagefold-zstd", 0.9),
+        ("scan-page-btrfs-zstd", "scan: page at least 0.6 of btrfs-zstd", "pagefold-page", 0.6),
+        ("scan-default-btrfs-zstd", "scan, default settings: 0.6 of btrfs-zstd", DEFAULT, 0.6),
+    ] {
+        section.ratio_line(line(id, text, ours, "btrfs-zstd", bound));
+    }
     section.ratio_line(line("scan-ext4-free", "scan: lz4 at least 0.6 of ext4", "pagefold-lz4", "ext4", 0.6));
     Ok(())
+}
+
+/// Returns the line that compares the time of a scan with the time that the throttled device takes for the bytes stored.
+fn against_the_device(profile: Profile, section: &Section, ratio: Option<f64>) -> Line {
+    let own = section.median(profile, RATE, DEFAULT);
+    let detail = own.zip(ratio).map_or_else(String::new, |(own, ratio)| {
+        format!(
+            "{} MB/s of heap; the device has {MBPS:.0} MB/s of stored bytes; compression ratio {ratio:.2}",
+            figure(own)
+        )
+    });
+    Line {
+        id: "scan-default-device".to_owned(),
+        text: "scan, default settings: within 1.15 of the time that the device takes for what is stored"
+            .to_owned(),
+        profile,
+        target: AtMost(1.15),
+        unit: "x".to_owned(),
+        measured: own.zip(ratio).map(|(own, ratio)| MBPS * ratio / own),
+        detail,
+    }
 }
 
 /// Returns the line that compares the speedup over ext4 with the compression ratio: the first as a share of the second.

@@ -4,8 +4,6 @@
 //! A page that both hold takes room twice, so rates may fall where each has half, the valley of a report from 2007 about
 //! MySQL on ZFS (1.5 GB for all, a database of 3.2 GB, 85 % reads, 6 clients). Here a cgroup bounds the sum.
 
-use std::path::Path;
-
 use anyhow::Result;
 
 use super::in_turn;
@@ -16,8 +14,7 @@ use crate::host::memory::Limit;
 use crate::results::Target::AtLeast;
 use crate::results::{Curve, Metric, Profile, RatioLine, Section};
 use crate::systems::{Options, System, Volume, drop_caches};
-use crate::tools::mariadb::{self, MariaDb, MariaSettings, Tables};
-use crate::tools::postgres::{self, copy_cluster, describe};
+use crate::tools::database::{CacheSettings, Database};
 use crate::tools::sysbench::Oltp;
 
 const CLIENTS: u32 = 6;
@@ -87,97 +84,14 @@ const INNODB: [Side; 3] = [
 const POSTGRES: [Side; 2] =
     [Side { label: "ext4", volume: 0, flush_method: "" }, Side { label: OURS, volume: 1, flush_method: "" }];
 
-/// A server that is loaded and stopped.
-enum AnyServer {
-    Innodb(MariaDb),
-    Postgres(postgres::Running),
-}
-
-impl AnyServer {
-    fn connection(&self) -> Vec<String> {
-        match self {
-            Self::Innodb(server) => server.connection(),
-            Self::Postgres(server) => server.connection(),
-        }
-    }
-
-    fn stop(self) -> Result<()> {
-        match self {
-            Self::Innodb(server) => server.stop(),
-            Self::Postgres(server) => server.stop(),
-        }
-    }
-}
-
-/// The database that is measured.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Database {
-    Innodb,
-    Postgres,
-}
-
-impl Database {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Innodb => "innodb",
-            Self::Postgres => "postgres",
-        }
-    }
-
-    fn fill(self, bench: &Bench, volume: &Volume, amounts: Amounts, limit: &Limit) -> Result<()> {
-        let rows = oltp_rows(amounts.database);
-        match self {
-            Self::Innodb => {
-                let data = volume.path().join("my");
-                mariadb::init(&data)?;
-                let settings = innodb_settings(volume.system(), 512, "O_DIRECT");
-                let server = MariaDb::start(bench, &data, &settings, Some(limit))?;
-                server.fill(Tables::Plain, OLTP_TABLES, rows)?;
-                server.stop()
-            }
-            Self::Postgres => {
-                let cluster = bench.prepared().oltp(bench, amounts.database)?;
-                copy_cluster(&cluster, &volume.path().join("pg"))
-            }
-        }
-    }
-
-    fn start(
-        self,
-        bench: &Bench,
-        point: &Path,
-        system: System,
-        (mib, flush_method): (u64, &'static str),
-        limit: &Limit,
-    ) -> Result<AnyServer> {
-        match self {
-            Self::Innodb => {
-                let settings = innodb_settings(system, mib, flush_method);
-                MariaDb::start(bench, &point.join("my"), &settings, Some(limit)).map(AnyServer::Innodb)
-            }
-            Self::Postgres => {
-                let settings = postgres_settings(system, mib);
-                let server = bench.postgres()?.start(&point.join("pg"), &settings, Some(limit))?;
-                Ok(AnyServer::Postgres(server))
-            }
-        }
-    }
-}
-
-fn innodb_settings(system: System, buffer_mib: u64, flush_method: &'static str) -> MariaSettings {
-    // Pagefold never tears a page.
-    MariaSettings { tables: Tables::Plain, buffer_mib, doublewrite: !system.is_ours(), flush_method }
-}
-
-fn postgres_settings(system: System, shared_buffers_mib: u64) -> postgres::Settings {
-    postgres::Settings { full_page_writes: !system.is_ours(), shared_buffers_mib, max_wal_mib: 1024 }
-}
+/// A cache for the note that tells a server's other options.
+const FOR_THE_NOTE: CacheSettings = CacheSettings { mib: 512, flush_method: "O_DIRECT" };
 
 /// Measures MariaDB.
 pub(super) fn innodb(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     section.note(format!(
         "Settings beside the buffer pool and the flush method: {}; on Pagefold without doublewrite.",
-        innodb_settings(System::Ext4, 512, "O_DIRECT").options().join(" ")
+        Database::Innodb.described(System::Ext4, FOR_THE_NOTE)
     ));
     run(bench, profile, section, Database::Innodb, &INNODB)
 }
@@ -186,7 +100,7 @@ pub(super) fn innodb(bench: &Bench, profile: Profile, section: &mut Section) -> 
 pub(super) fn postgres(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     section.note(format!(
         "Settings beside shared_buffers: {}; on Pagefold full_page_writes=off.",
-        describe(&postgres_settings(System::Ext4, 512))
+        Database::Postgres.described(System::Ext4, FOR_THE_NOTE)
     ));
     run(bench, profile, section, Database::Postgres, &POSTGRES)
 }
@@ -207,7 +121,7 @@ fn run(
     for system in SYSTEMS {
         bench.progress(&format!("loading the database on {}", system.label()));
         let mut volume = Volume::create(bench, system, amounts.database + (3 << 30), &options)?;
-        database.fill(bench, &volume, amounts, &limit)?;
+        database.fill(bench, &volume, amounts.database, Some(&limit))?;
         volume.sync()?;
         volume.unmount()?;
         volumes.push(volume);
@@ -257,7 +171,8 @@ fn once(
     drop_caches()?;
     volume.mount()?;
     let throttled = bench.profile(profile, volume)?;
-    let server = database.start(bench, volume.path(), volume.system(), (mib, side.flush_method), limit)?;
+    let cache = CacheSettings { mib, flush_method: side.flush_method };
+    let server = database.start(bench, volume, cache, Some(limit))?;
     let connection = server.connection();
     amounts.load(amounts.warm).run(&connection)?;
     let load = amounts.load(amounts.measured);

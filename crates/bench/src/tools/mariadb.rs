@@ -170,6 +170,14 @@ impl MariaDb {
         Ok(run_within(&mut self.client(sql), None, FILL_LIMIT)?.stdout)
     }
 
+    /// Runs SQL on sysbench's tables and returns its rows.
+    ///
+    /// # Errors
+    /// When a statement fails.
+    pub(crate) fn sql_of_tables(&self, sql: &str) -> Result<String> {
+        self.sql(&format!("USE {DATABASE}; {sql}"))
+    }
+
     fn client(&self, sql: &str) -> Command {
         let mut client =
             command("mariadb", ["--no-defaults", "--user=root", "--batch", "--skip-column-names"]);

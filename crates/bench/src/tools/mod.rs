@@ -2,6 +2,7 @@
 
 pub(crate) mod aging;
 pub(crate) mod corpus;
+pub(crate) mod database;
 pub(crate) mod fio;
 pub(crate) mod greedy;
 pub(crate) mod mariadb;

@@ -1,8 +1,7 @@
-//! Makes 8 KiB overwrites with real PostgreSQL pages, each followed by fdatasync.
+//! Overwrites files with real PostgreSQL pages, each write followed by fdatasync.
 //!
 //! fio can only make its own buffers, and what matters here is the size of a real page on the device. So the loop is
-//! ours: each writer has a file, picks a page at random, writes a page of the corpus with a new log sequence number
-//! there, and syncs.
+//! ours: each writer has a file, writes a page of the corpus with a new log sequence number, or half of one, and syncs.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -27,19 +26,29 @@ pub(crate) struct SyncedWrites {
     pub(crate) p99_us: f64,
 }
 
+/// Places and lengths of writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Pages at random.
+    Random,
+    /// Half pages, each behind the one before, and from the file's beginning once its end is reached: as a log is
+    /// written whose files are used again.
+    Log,
+}
+
 /// Returns the path of writer `n`'s file.
 pub(crate) fn file_of(dir: &Path, n: usize) -> PathBuf {
     dir.join(format!("overwrite-{n}"))
 }
 
-/// Lets `writers` threads overwrite their files of `pages` pages for `duration`.
+/// Lets `writers` threads overwrite their files of `pages` pages in an order for `duration`.
 ///
 /// # Errors
 /// When a write or sync fails.
 pub(crate) fn run(
     dir: &Path,
     writers: usize,
-    pages: u64,
+    (order, pages): (Order, u64),
     duration: Duration,
     corpus: &Corpus,
 ) -> Result<SyncedWrites> {
@@ -47,8 +56,8 @@ pub(crate) fn run(
     let results: Vec<Result<Vec<u32>>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..writers)
             .map(|n| {
-                scope
-                    .spawn(move || write_until(&file_of(dir, n), n as u64, pages, started + duration, corpus))
+                let end = started + duration;
+                scope.spawn(move || write_until(&file_of(dir, n), n as u64, (order, pages), end, corpus))
             })
             .collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(anyhow!("a writer panicked")))).collect()
@@ -66,17 +75,28 @@ pub(crate) fn run(
     Ok(SyncedWrites { operations: latencies_us.len() as u64, seconds, median_us: at(0.5), p99_us: at(0.99) })
 }
 
-fn write_until(path: &Path, seed: u64, pages: u64, end: Instant, corpus: &Corpus) -> Result<Vec<u32>> {
+fn write_until(
+    path: &Path,
+    seed: u64,
+    (order, pages): (Order, u64),
+    end: Instant,
+    corpus: &Corpus,
+) -> Result<Vec<u32>> {
     let file: File = OpenOptions::new().read(true).write(true).open(path)?;
     let mut random = Random::new(seed + 1);
     let mut page = vec![0; PAGE_BYTES];
+    let len = if order == Order::Log { PAGE_BYTES / 2 } else { PAGE_BYTES };
+    let places = pages * (PAGE_BYTES / len) as u64;
+    let mut next = 0;
     let mut latencies_us = Vec::with_capacity(1 << 16);
     while Instant::now() < end {
         check_interrupted()?;
         corpus.changed_page(&mut random, &mut page);
-        let at = random.below(pages) * PAGE_BYTES as u64;
+        let at = len as u64 * if order == Order::Log { next % places.max(1) } else { random.below(places) };
+        next += 1;
+        let written = page.get(..len).unwrap_or_default();
         let started = Instant::now();
-        file.write_all_at(&page, at).with_context(|| format!("overwrite {} at {at}", path.display()))?;
+        file.write_all_at(written, at).with_context(|| format!("overwrite {} at {at}", path.display()))?;
         file.sync_data().with_context(|| format!("fdatasync {}", path.display()))?;
         latencies_us.push(u32::try_from(started.elapsed().as_micros()).unwrap_or(u32::MAX));
     }
@@ -119,11 +139,23 @@ mod tests {
         for n in 0..2 {
             std::fs::write(file_of(dir.path(), n), vec![0; PAGE_BYTES * 8]).unwrap();
         }
-        let outcome = run(dir.path(), 2, 8, Duration::from_millis(50), &corpus).unwrap();
+        let outcome = run(dir.path(), 2, (Order::Random, 8), Duration::from_millis(50), &corpus).unwrap();
         assert!(outcome.operations > 0 && outcome.p99_us >= outcome.median_us);
         let bytes = std::fs::read(file_of(dir.path(), 1)).unwrap();
         assert_eq!(bytes.len(), PAGE_BYTES * 8);
         assert!(bytes.contains(&7));
+    }
+
+    #[test]
+    fn a_log_is_written_from_its_beginning_again_and_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let corpus = Corpus::from_bytes(&vec![7; PAGE_BYTES * 4]).unwrap();
+        std::fs::write(file_of(dir.path(), 0), vec![0; PAGE_BYTES * 2]).unwrap();
+        let outcome = run(dir.path(), 1, (Order::Log, 2), Duration::from_millis(200), &corpus).unwrap();
+        let bytes = std::fs::read(file_of(dir.path(), 0)).unwrap();
+        assert_eq!(bytes.len(), PAGE_BYTES * 2);
+        let written = bytes.chunks(PAGE_BYTES / 2).filter(|half| half.ends_with(&[7])).count() as u64;
+        assert_eq!(written, outcome.operations.min(4));
     }
 
     #[test]
