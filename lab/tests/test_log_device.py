@@ -15,7 +15,7 @@ import pytest
 from lab import proc
 from lab.ledger import Run
 from lab.pool import Pool
-from lab.tests.test_mirrors import MIB, Writer, beside, states, status, stored
+from lab.tests.devices import MIB, Writer, beside, states, status, stored
 from lab.tests.test_spares import Failing, wait
 
 LOG_MIB = 140

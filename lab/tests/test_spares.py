@@ -14,7 +14,7 @@ from lab import proc
 from lab.ledger import Run, unmount
 from lab.paths import tool
 from lab.pool import Pool
-from lab.tests.test_mirrors import MIB, Writer, beside, states, status
+from lab.tests.devices import MIB, Writer, beside, states, status
 
 ROOM_MIB = 48
 """Room for the device that is to fail: what is beyond that cannot be written to it."""
