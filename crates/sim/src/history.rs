@@ -216,6 +216,8 @@ struct Writer {
     trims: Option<Random>,
     /// Source of chance for outages, in histories that have them.
     outages: Option<Random>,
+    /// Source of chance for power cuts of the first batch of an opening, in histories that have them.
+    tears: Option<Random>,
     theme: Theme,
     modelled: bool,
     forked: bool,

@@ -122,6 +122,8 @@ struct Sim<'a> {
     harmless: bool,
     /// True while the power is cut by an outage (`Step::Outage`).
     outage: bool,
+    /// True while a power cut is followed by the first change that it took (`Step::Outage`, `Step::Tear`).
+    repeats: bool,
     /// Number of events, from the first of the history, that must survive a single flipped bit, unless an error tells
     /// of their loss: something durable says that they were durable.
     attested: usize,
@@ -230,6 +232,7 @@ impl<'a> Sim<'a> {
             flips: 0,
             harmless: false,
             outage: false,
+            repeats: false,
             attested: 0,
             durable_then: (0, 0),
             receiving: None,

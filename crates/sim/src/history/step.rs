@@ -197,6 +197,11 @@ pub enum Step {
         /// Decides what survives.
         seed: u64,
     },
+    /// A power cut now. Then the first lost change is made again.
+    Tear {
+        /// Decides what survives.
+        seed: u64,
+    },
     /// A verb of mirrors, and then some of what the background does. Which verb, and on which devices, follows from
     /// `pick` and from the devices that there are by then.
     Verb {

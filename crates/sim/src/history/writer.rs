@@ -40,6 +40,8 @@ impl Writer {
         // An eighth, likewise, has outages soon after one another.
         let outages =
             (theme == Theme::Crash && seed.is_multiple_of(8)).then(|| Random::new(seed ^ 0x0B_1ACC));
+        // A sixteenth, likewise, has power cuts that tear the first batch of an opening, and what replaces it.
+        let tears = (theme == Theme::Crash && seed % 16 == 10).then(|| Random::new(seed ^ 0x7_EA25));
         let mut writer = Self {
             random,
             rest,
@@ -48,6 +50,7 @@ impl Writer {
             grafts,
             trims,
             outages,
+            tears,
             theme,
             modelled,
             forked,
@@ -69,6 +72,7 @@ impl Writer {
             steps.extend(self.graft());
             steps.extend(self.trim());
             steps.extend(self.outages());
+            steps.extend(self.tears());
         }
         steps
     }
@@ -204,6 +208,27 @@ impl Writer {
         }
         let commit = if random.percent(50) { Step::Sync } else { Step::Commit };
         steps.extend([outage(random), commit, outage(random)]);
+        steps
+    }
+
+    /// Returns now and then an opening whose first batch is torn by a power cut, while others behind it may be whole. The
+    /// same change is the first of the next opening, and is torn in its turn.
+    fn tears(&mut self) -> Vec<Step> {
+        let span = self.span;
+        let Some(random) = &mut self.tears else { return Vec::new() };
+        if !random.percent(10) {
+            return Vec::new();
+        }
+        let tear = |random: &mut Random| Step::Tear { seed: random.bits() };
+        // The first batch takes some sectors, and those behind it one or two.
+        let mut lens = vec![random.within(400, 1400)];
+        lens.extend(vec![100; random.within(1, 2) as usize]);
+        let mut steps = vec![Step::Kill];
+        for len in lens {
+            let key = Key::new(1, 2, random.below(span * 4));
+            steps.extend([Step::Apply(vec![Act::Put { key, len, seed: random.bits() }]), Step::Commit]);
+        }
+        steps.extend([tear(random), Step::Commit, tear(random)]);
         steps
     }
 

@@ -9,6 +9,7 @@ use pagefold_engine::pool::OpenOptions;
 use super::{Event, Outcome, Sim, journal, open, options};
 use crate::history::Theme;
 use crate::images::crashed;
+use crate::random::Random;
 use crate::verify::{is_log_damage, signature};
 
 impl Sim<'_> {
@@ -55,6 +56,15 @@ impl Sim<'_> {
             }
             return opened;
         }
+    }
+
+    /// Cuts the power, opens the pool, and makes the first lost change again.
+    pub(super) fn power_cycle_and_repeat(&mut self, seed: u64) -> Outcome {
+        self.random = Random::new(seed);
+        self.repeats = true;
+        let cycled = self.power_cycle(&[]);
+        self.repeats = false;
+        cycled
     }
 
     pub(super) fn reopen(&mut self) -> Outcome {
@@ -197,7 +207,7 @@ impl Sim<'_> {
     /// Makes the first lost change again, byte for byte, as databases do after a crash.
     fn repeat(&mut self, lost: &[Event]) -> Outcome {
         let Some(Event::Change(path, id, acts)) = lost.first() else { return Ok(()) };
-        if self.pool.is_none() || self.flips > 0 || !(self.outage || self.random.percent(30)) {
+        if self.pool.is_none() || self.flips > 0 || !(self.repeats || self.random.percent(30)) {
             return Ok(());
         }
         let next_id = std::mem::replace(&mut self.next_id, *id);

@@ -154,12 +154,12 @@ impl<'a> Sim<'a> {
                 self.power_cycle(again)
             }
             Step::Outage { seed } => {
-                self.random = Random::new(*seed);
                 self.outage = true;
-                let cycled = self.power_cycle(&[]);
+                let cycled = self.power_cycle_and_repeat(*seed);
                 self.outage = false;
                 cycled
             }
+            Step::Tear { seed } => self.power_cycle_and_repeat(*seed),
             Step::Fault { device, op, skip, times } => {
                 if let Some(device) = self.device(*device).cloned() {
                     self.faulted = true;
