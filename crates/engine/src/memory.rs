@@ -12,6 +12,12 @@ pub const fn allocated_bytes(len_bytes: u64) -> u64 {
     len_bytes.next_multiple_of((1 << len_bytes.ilog2()) / 4)
 }
 
+/// Returns true if a cache of a bound of `now_bytes` is to get another one of `wanted_bytes`. Small differences are left:
+/// they come with every count of memory.
+pub(crate) const fn is_other_bound(wanted_bytes: u64, now_bytes: u64) -> bool {
+    wanted_bytes.abs_diff(now_bytes) > wanted_bytes / 64
+}
+
 /// Bytes of one kind that are in memory, and their bound.
 #[derive(Debug, Default)]
 pub struct Gauge {

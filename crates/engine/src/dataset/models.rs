@@ -20,6 +20,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use crate::limits::{MODELS_MAX, RECORD_BYTES_MAX};
+use crate::memory::is_other_bound;
 use crate::record::{Codec, ModelId};
 use crate::wire::{Reader, put_varint};
 use crate::{Addr, Ptr, Result};
@@ -240,6 +241,14 @@ impl ModelTable {
             Err(_) => Cache::with(items, bytes, ByMemory, hashing, lifecycle),
         };
         Self { known: Arc::default(), loaded }
+    }
+
+    /// Sets the bytes that models in memory may take.
+    pub(crate) fn set_memory_bound(&self, bytes: u64) {
+        let bytes = bytes.max(MEMORY_BYTES_MIN);
+        if is_other_bound(bytes, self.loaded.capacity()) {
+            self.loaded.set_capacity(bytes);
+        }
     }
 
     /// Adds a model, which codes new pages of its object from now on, unless there is one of a later generation.

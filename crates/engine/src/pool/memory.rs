@@ -21,10 +21,61 @@ const ALLOCATOR_SHARE: u64 = 6;
 const REQUESTS_BESIDE_BYTES: u64 = 16 << 20;
 /// Inodes take at most one part in this many of the budget.
 const INODES_SHARE: u64 = 16;
+/// Records have at least one part in this many of the budget.
+const RECORDS_SHARE: u64 = 8;
+/// Largest parts of the budget, in sixteenths, of tree nodes that are stored, and of directories of segments. A page in
+/// memory saves the request that reads it, and a leaf or a directory one for each of a thousand pages. A leaf that is
+/// dropped is found among the records, and a directory is not.
+const NODES_PART: u64 = 4;
+const DIRECTORIES_PART: u64 = 6;
+/// Part of the budget, in sixteenths, that directories may take whatever others do.
+const DIRECTORIES_PART_MIN: u64 = 2;
+/// The same for models, and for entries of the segment table.
+const MODELS_PART: u64 = 2;
+const TABLE_PART: u64 = 4;
+/// Each of these may have so many bytes, however small the budget is.
+const PART_BYTES_MIN: u64 = 1 << 20;
 /// Bytes that may be resident beside the budget before the caches give room up: the program, its threads, and memory
 /// that the allocator cannot give back. This is 72 MiB less than the promised 128 MiB, because memory grows between two
 /// measurements.
 const RESIDENT_BESIDE_BYTES: u64 = 56 << 20;
+
+/// Bounds in bytes of what is kept in memory beside records, of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CacheBounds {
+    /// Of tree nodes that are stored.
+    pub nodes: u64,
+    /// Of directories of segments.
+    pub directories: u64,
+    /// Of models.
+    pub models: u64,
+    /// Of entries of the segment table.
+    pub table: u64,
+}
+
+impl CacheBounds {
+    /// Returns the bounds while others leave room for all.
+    pub(super) fn of(budget_bytes: u64) -> Self {
+        let part = |sixteenths: u64| budget_bytes / 16 * sixteenths;
+        Self {
+            nodes: part(NODES_PART),
+            directories: part(DIRECTORIES_PART),
+            models: part(MODELS_PART),
+            table: part(TABLE_PART),
+        }
+    }
+
+    /// Returns the bounds while others than directories use `others_bytes` of the budget.
+    fn beside(budget_bytes: u64, others_bytes: u64) -> Self {
+        let all = Self::of(budget_bytes);
+        let left = (budget_bytes - budget_bytes / RECORDS_SHARE).saturating_sub(others_bytes);
+        // What the allocator takes for them comes on top.
+        let left = left / (ALLOCATOR_SHARE + 1) * ALLOCATOR_SHARE;
+        let directories = left.max(budget_bytes / 16 * DIRECTORIES_PART_MIN).min(all.directories);
+        let least = |bytes: u64| bytes.max(PART_BYTES_MIN);
+        Self { nodes: least(all.nodes), directories: least(directories), ..all }
+    }
+}
 
 /// Bytes in memory for an open pool, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +154,12 @@ impl MemoryUse {
         let rest = self.beside_records() - buffers + more_buffers;
         rest + self.changing() / ALLOCATOR_SHARE + self.given_up_bytes
     }
+
+    /// Returns the bounds of what is kept beside records.
+    fn bounds(&self) -> CacheBounds {
+        let own = self.directories_bytes + self.directories_bytes / ALLOCATOR_SHARE;
+        CacheBounds::beside(self.budget_bytes, self.elsewhere().saturating_sub(own))
+    }
 }
 
 /// Returns the bytes that the caches are to give up from now on; so far they gave up `before`. The process has
@@ -160,10 +217,23 @@ impl Pool {
         self.settle_caches();
     }
 
-    /// Leaves to the record cache what others do not take of the memory budget.
+    /// Sets the memory budget of the caches, in bytes. What bounds changes before they are in a checkpoint follows from
+    /// the budget at opening.
+    pub fn set_cache_bytes(&self, bytes: u64) {
+        self.shared.cache.resize(bytes);
+        let bounds = CacheBounds::of(bytes);
+        self.shared.models.set_memory_bound(bounds.models);
+        self.shared.segments.set_table_bound(bounds.table);
+        self.settle_caches();
+    }
+
+    /// Bounds nodes and directories, and leaves to the record cache what others do not take of the memory budget.
     pub(super) fn settle_caches(&self) {
         let used = self.memory();
+        let bounds = used.bounds();
         self.beside.inodes.set_bound(used.budget_bytes / INODES_SHARE);
+        self.nodes.set_bound(bounds.nodes);
+        self.shared.segments.set_directories_bound(bounds.directories);
         self.shared.cache.set_elsewhere(used.elsewhere());
     }
 }
@@ -197,6 +267,31 @@ mod tests {
             rounds += 1;
         }
         assert!((50..1000).contains(&rounds), "{rounds}");
+    }
+
+    #[test]
+    fn directories_have_what_others_leave() {
+        let budget = 512 * MIB;
+        let of = |others: u64| {
+            let bounds = CacheBounds::beside(budget, others);
+            (bounds.nodes / MIB, bounds.directories / MIB)
+        };
+        assert_eq!(of(0), (128, 192));
+        assert_eq!(of(224 * MIB), (128, 192));
+        assert_eq!(of(300 * MIB), (128, 126));
+        // They never have less than an eighth.
+        assert_eq!((of(400 * MIB), of(9000 * MIB)), ((128, 64), (128, 64)));
+        let least = CacheBounds::beside(0, 0);
+        assert_eq!((least.nodes, least.directories), (PART_BYTES_MIN, PART_BYTES_MIN));
+    }
+
+    #[test]
+    fn what_directories_use_themselves_leaves_their_bound_as_it_is() {
+        let used = MemoryUse { budget_bytes: 512 * MIB, nodes_bytes: 128 * MIB, ..MemoryUse::default() };
+        let full = MemoryUse { directories_bytes: used.bounds().directories, ..used };
+        assert_eq!(full.bounds(), used.bounds());
+        // All fits beside an eighth for the records.
+        assert!(full.elsewhere() <= used.budget_bytes - used.budget_bytes / RECORDS_SHARE);
     }
 
     #[test]

@@ -351,12 +351,6 @@ impl Pool {
         self.shared.primary_cache.store(cache as u8, Ordering::Relaxed);
     }
 
-    /// Sets the memory budget of the caches, in bytes, as far as records are concerned: the bounds of tree nodes and
-    /// directories stay what they were at opening.
-    pub fn set_cache_bytes(&self, bytes: u64) {
-        self.shared.cache.resize(bytes);
-    }
-
     /// Returns a property of the pool's dataset.
     ///
     /// # Errors

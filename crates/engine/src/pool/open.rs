@@ -18,6 +18,7 @@ use super::label::{Label, LogGroup, Superblock};
 use super::lacks::{Since, decode_all};
 use super::load::{ChunkBytes, load_lists, load_table, read_placed};
 use super::members::{Assembled, Without, assemble, demand_tables};
+use super::memory::CacheBounds;
 use super::opening::Standing;
 use super::options::OpenOptions;
 use super::places::check_places;
@@ -39,7 +40,7 @@ use crate::dataset::{
 use crate::device::{Device, Devices, Roster};
 use crate::limits::CHUNK_BYTES;
 use crate::record::{Compression, RecordCache, model_of};
-use crate::segment::{DirEntryState, Directory, Segment, Segments, TablePages};
+use crate::segment::{DirEntryState, Directory, Segment, Segments, TableBound, TablePages};
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::types::COPIES;
@@ -204,12 +205,6 @@ fn identify(assembled: &Assembled, options: &OpenOptions) -> Result<Identity> {
     Ok(Identity { superblock, opening_superblock })
 }
 
-/// Largest shares of the cache budget that tree nodes, segment directories and models may take, in sixteenths. Records
-/// have the rest, see [`Pool::settle_caches`].
-const CACHE_SHARES: (u64, u64, u64) = (4, 2, 2);
-/// Largest share of the cache budget that entries of the segment table may take, in sixteenths.
-const TABLE_SHARE: u64 = 4;
-
 impl OpeningPool {
     fn load(
         assembled: &Assembled,
@@ -218,7 +213,7 @@ impl OpeningPool {
     ) -> Result<Self> {
         let (devices, sizes) = (assembled.devices.clone(), &assembled.sizes_for_chunks());
         let chunks = Arc::new(Chunks::new(sizes));
-        let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.1));
+        let segments = Arc::new(Segments::new(CacheBounds::of(options.cache_bytes).directories));
         for table in assembled.tables.iter().filter(|table| table.leaves) {
             chunks.close_device(table.group);
             segments.set_leaving(table.group, true);
@@ -251,7 +246,8 @@ impl OpeningPool {
         let table_pages = Arc::new(StoredPages::new(devices.clone(), &table));
         if !options.rescue {
             // Rescued entries must stay in memory: no page of the table has them.
-            let most = options.table_bytes.unwrap_or(options.cache_bytes / 16 * TABLE_SHARE);
+            let follows = CacheBounds::of(options.cache_bytes).table;
+            let most = options.table_bytes.map_or(TableBound::Follows(follows), TableBound::Fixed);
             segments.page_from(Arc::clone(&table_pages) as Arc<dyn TablePages>, most);
         }
         let mut filled = ChunkBytes::new(sizes);
@@ -397,9 +393,9 @@ impl OpeningPool {
 
     fn finish(mut self, end: LogEnd, ops: &[Vec<u8>], options: &OpenOptions) -> Result<Arc<Pool>> {
         let sizing = Sizing::new(self.chunks.total(), options.cache_bytes, options.log_bytes);
-        let cache = RecordCache::new(options.cache_bytes);
-        let models = ModelTable::new(options.cache_bytes / 16 * CACHE_SHARES.2);
-        let nodes = Arc::new(NodeCache::new(options.cache_bytes / 16 * CACHE_SHARES.0)?);
+        let (cache, bounds) = (RecordCache::new(options.cache_bytes), CacheBounds::of(options.cache_bytes));
+        let models = ModelTable::new(bounds.models);
+        let nodes = Arc::new(NodeCache::new(bounds.nodes)?);
         let shared = Arc::new(Shared::new(
             self.devices.clone(),
             (Arc::clone(&self.segments), Arc::clone(&self.chunks)),

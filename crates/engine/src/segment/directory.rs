@@ -98,11 +98,6 @@ impl StoredDirectory {
 }
 
 impl Directory {
-    /// Creates an empty directory, with memory for so many entries.
-    pub(super) fn with_capacity(entries: usize) -> Self {
-        Self { entries: Vec::with_capacity(entries) }
-    }
-
     /// Adds an entry. Its slot must be above all others.
     pub fn push(&mut self, entry: DirEntry) {
         debug_assert!(self.entries.last().is_none_or(|last| last.slot < entry.slot));
@@ -122,11 +117,6 @@ impl Directory {
     /// Returns all entries, ascending by slot.
     pub fn entries(&self) -> &[DirEntry] {
         &self.entries
-    }
-
-    /// Returns the memory that it takes, in bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<DirEntry>() + size_of::<Self>()
     }
 
     /// Returns its leaves with their numbers, ascending. Leaves without entries are left out.

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::directory::{DirEntry, DirRef, Directory, LEAF_SLOTS};
+use super::kept_leaf::{KEPT_ENTRY_BYTES, KeptLeaf};
 use super::piece::{Piece, PieceKey};
 use super::table::Segments;
 use crate::Addr;
@@ -37,10 +38,11 @@ impl Segments {
         id: u64,
         (extent, dir): (Extent, DirRef),
         directory: &Directory,
-        smaller: &dyn Fn(&[DirEntry]) -> Option<Directory>,
+        smaller: &dyn Fn(&[DirEntry]) -> Option<Vec<DirEntry>>,
     ) {
         for (number, entries) in directory.leaves() {
-            let leaf = smaller(entries).unwrap_or_else(|| entries.into());
+            let fewer = smaller(entries);
+            let Some(leaf) = KeptLeaf::of(fewer.as_deref().unwrap_or(entries)) else { continue };
             let key = PieceKey::leaf(id, extent, dir, number * LEAF_SLOTS);
             self.directories.insert(key, Piece::Leaf(Arc::new(leaf)));
         }
@@ -56,25 +58,25 @@ impl Segments {
 
     /// Drops from memory the entries of records that have died, where they are many. Each checkpoint calls this.
     pub(crate) fn trim_directories(&self) {
-        let entries = self.directories.weight() / size_of::<DirEntry>() as u64;
+        let entries = self.directories.weight() / KEPT_ENTRY_BYTES;
         if self.inner.read().died < entries / DEAD_SHARE {
             return;
         }
         self.inner.write().died = 0;
         for (key, piece) in self.directories.iter() {
             let Piece::Leaf(leaf) = piece else { continue };
-            match self.without_dead(key.segment, leaf.entries(), None) {
-                Some(kept) if kept.entries().is_empty() => drop(self.directories.remove(&key)),
+            let Some(fewer) = self.without_dead(key.segment, &leaf.entries(), None) else { continue };
+            match KeptLeaf::of(&fewer) {
                 // It may have been dropped meanwhile, or read anew; then what is there stays, or is read once more.
                 Some(kept) => drop(self.directories.replace(key, Piece::Leaf(Arc::new(kept)), true)),
-                None => {}
+                None => drop(self.directories.remove(&key)),
             }
         }
     }
 
     /// Returns those of a leaf's entries whose records are live, and that of `asked`; `None` if that saves little, or if
     /// nothing in memory tells.
-    fn without_dead(&self, id: u64, entries: &[DirEntry], asked: Option<u32>) -> Option<Directory> {
+    fn without_dead(&self, id: u64, entries: &[DirEntry], asked: Option<u32>) -> Option<Vec<DirEntry>> {
         let inner = self.inner.read();
         // A segment that is gone has no live records.
         let live = inner.segments.get(id).ok()?.map(|segment| &segment.live);
@@ -84,8 +86,8 @@ impl Segments {
         if count * 4 > entries.len() * LIVE_QUARTERS {
             return None;
         }
-        let mut kept = Directory::with_capacity(count);
-        entries.iter().filter(stays).for_each(|entry| kept.push(*entry));
+        let mut kept = Vec::with_capacity(count);
+        kept.extend(entries.iter().filter(stays));
         Some(kept)
     }
 }

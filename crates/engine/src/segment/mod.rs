@@ -29,6 +29,7 @@ mod entry;
 mod fetch;
 mod found;
 mod kept;
+mod kept_leaf;
 mod occupancy;
 mod page;
 mod piece;
@@ -46,10 +47,10 @@ pub(crate) use occupancy::Occupied;
 pub use page::decode_page;
 pub use read::Located;
 pub(crate) use read::{DirCopy, neighbours};
-pub(crate) use table::TablePages;
 pub(crate) use table::TableSnapshot;
 pub(crate) use table::VisitChunk;
 pub use table::{DirEntryState, Segments};
+pub(crate) use table::{TableBound, TablePages};
 
 use crate::Addr;
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use quick_cache::Weighter;
 
-use super::directory::{DirRef, Directory, Index, LEAF_SLOTS};
+use super::directory::{DirRef, Index, LEAF_SLOTS};
+use super::kept_leaf::KeptLeaf;
 use crate::space::Extent;
 
 /// Key of a part of a directory in the cache.
@@ -34,7 +35,7 @@ impl PieceKey {
 #[derive(Clone)]
 pub(super) enum Piece {
     Index(Arc<Index>),
-    Leaf(Arc<Directory>),
+    Leaf(Arc<KeptLeaf>),
 }
 
 #[derive(Clone)]

@@ -19,13 +19,14 @@ use super::occupancy::Occupied;
 use super::piece::{Piece, PieceKey, PieceWeight};
 use crate::error::DamagedAt;
 use crate::faults::{FaultKind, Faults, Subject};
+use crate::memory::is_other_bound;
 use crate::space::{Chunk, Extent};
 use crate::types::COPIES;
 use crate::{Addr, Error, Ptr, Result};
 
 use inner::Inner;
 use paging::Paging;
-pub(crate) use paging::TablePages;
+pub(crate) use paging::{TableBound, TablePages};
 pub(crate) use storing::TableSnapshot;
 
 /// Number of chunks that are ranked under one hold of the table's lock: a few milliseconds.
@@ -59,8 +60,8 @@ pub struct Segments {
 impl Segments {
     /// Creates an empty table whose cache of directories may take `cache_bytes`.
     pub fn new(cache_bytes: u64) -> Self {
-        // A leaf holds up to 1024 entries of 16 bytes.
-        let items = (cache_bytes / 12_000).max(16) as usize;
+        // A leaf holds up to 1024 entries of 10 bytes.
+        let items = (cache_bytes / 8_000).max(16) as usize;
         let directories = Cache::with_weighter(items, cache_bytes, PieceWeight);
         Self {
             inner: RwLock::default(),
@@ -346,6 +347,13 @@ impl Segments {
     /// Returns the number of segments with records that use `model`, or used it. The model is needed unless this is 0.
     pub fn users_of_model(&self, model: u32) -> u64 {
         self.inner.read().models.get(&model).copied().unwrap_or_default()
+    }
+
+    /// Sets the memory that cached directories may take, in bytes.
+    pub(crate) fn set_directories_bound(&self, bytes: u64) {
+        if is_other_bound(bytes, self.directories.capacity()) {
+            self.directories.set_capacity(bytes);
+        }
     }
 
     /// Returns the memory that cached directories take, in bytes.

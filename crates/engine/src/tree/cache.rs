@@ -9,6 +9,7 @@ use quick_cache::{OptionsBuilder, Weighter};
 use super::node::Node;
 use super::unstored::{NodeBytes, UnstoredTotals};
 use crate::limits::NODE_BYTES;
+use crate::memory::is_other_bound;
 use crate::types::{Addr, AddrHashing};
 use crate::{Error, Result};
 
@@ -69,6 +70,13 @@ impl NodeCache {
             misses: AtomicU64::new(0),
             unstored: UnstoredTotals::default(),
         })
+    }
+
+    /// Sets the bytes of nodes that it may hold, as they are in memory.
+    pub(crate) fn set_bound(&self, bytes: u64) {
+        if is_other_bound(bytes, self.nodes.capacity()) {
+            self.nodes.set_capacity(bytes);
+        }
     }
 
     /// Returns what it holds.

@@ -6,7 +6,7 @@
 //!   checkpoint counts (S1).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLockWriteGuard;
 
@@ -29,23 +29,42 @@ pub(crate) trait TablePages: Send + Sync {
     fn read(&self, segments: &Segments, page: u64) -> Result<Vec<Segment>>;
 }
 
+/// Bound in bytes of the memory that entries may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TableBound {
+    /// It stays as it is.
+    Fixed(u64),
+    /// It follows the memory budget ([`Segments::set_table_bound`]).
+    Follows(u64),
+}
+
 /// The source of pages that are away, and the memory that entries may take, in bytes.
 pub(in crate::segment) struct Paging {
     pages: Arc<dyn TablePages>,
-    most_bytes: u64,
+    most_bytes: AtomicU64,
+    follows: bool,
 }
 
 impl Paging {
-    pub(in crate::segment) const fn most_bytes(&self) -> u64 {
-        self.most_bytes
+    pub(in crate::segment) fn most_bytes(&self) -> u64 {
+        self.most_bytes.load(Ordering::Relaxed)
     }
 }
 
 impl Segments {
-    /// Allows pages to be put away: the table may take about `most_bytes` of memory, and reads pages from `pages`
-    /// again.
-    pub(crate) fn page_from(&self, pages: Arc<dyn TablePages>, most_bytes: u64) {
-        drop(self.paging.set(Paging { pages, most_bytes }));
+    /// Allows pages to be put away: the table may take about as much memory as `bound` says, and reads pages from
+    /// `pages` again.
+    pub(crate) fn page_from(&self, pages: Arc<dyn TablePages>, bound: TableBound) {
+        let (TableBound::Fixed(most_bytes) | TableBound::Follows(most_bytes)) = bound;
+        let follows = matches!(bound, TableBound::Follows(_));
+        drop(self.paging.set(Paging { pages, most_bytes: AtomicU64::new(most_bytes), follows }));
+    }
+
+    /// Sets the memory in bytes that entries may take, unless it is fixed. Pages are put away by the next checkpoint.
+    pub(crate) fn set_table_bound(&self, most_bytes: u64) {
+        if let Some(paging) = self.paging.get().filter(|paging| paging.follows) {
+            paging.most_bytes.store(most_bytes, Ordering::Relaxed);
+        }
     }
 
     /// Returns the number of pages that were read because an entry of them was needed.
@@ -58,7 +77,7 @@ impl Segments {
         let most = self
             .paging
             .get()
-            .map(|paging| paging.most_bytes / self.entry_bytes.load(Ordering::Relaxed).max(1));
+            .map(|paging| paging.most_bytes() / self.entry_bytes.load(Ordering::Relaxed).max(1));
         most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX)
     }
 

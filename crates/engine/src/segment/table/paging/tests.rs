@@ -62,7 +62,7 @@ impl Both {
         for table in [&all, &few] {
             table.set_page_ids(PageIds::new(4).unwrap());
         }
-        few.page_from(Arc::clone(&stored) as Arc<dyn TablePages>, 8000);
+        few.page_from(Arc::clone(&stored) as Arc<dyn TablePages>, TableBound::Fixed(8000));
         Self { all, few, stored, page_ptrs: BTreeMap::new() }
     }
 
