@@ -1,4 +1,4 @@
-//! What a read needs beside its record, tree nodes and directories, has a part of the memory that there is now.
+//! Tree nodes and directories, which a read needs beside its record, have a part of the memory that there is now.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use crate::tools::corpus::PAGE_BYTES;
 use crate::tools::overwrite::{self, Order};
 
 /// Metrics for one number of writers: median latency, 99th percentile of latency, rate.
-struct Shape {
+struct LogShape {
     id: &'static str,
     writers: usize,
     latency: Metric,
@@ -22,15 +22,15 @@ struct Shape {
     rate: Metric,
 }
 
-const SHAPES: [Shape; 2] = [
-    Shape {
+const SHAPES: [LogShape; 2] = [
+    LogShape {
         id: "append-1",
         writers: 1,
         latency: Metric { name: "4 KiB appended + fdatasync, median, 1 writer", unit: "us" },
         slowest: Metric { name: "99th percentile, 1 writer", unit: "us" },
         rate: Metric { name: "commits, 1 writer", unit: "commits/s" },
     },
-    Shape {
+    LogShape {
         id: "append-6",
         writers: 6,
         latency: Metric { name: "4 KiB appended + fdatasync, median, 6 writers", unit: "us" },
@@ -80,7 +80,7 @@ fn measure(
     section: &mut Section,
     profile: Profile,
     volume: &mut Volume,
-    shape: &Shape,
+    shape: &LogShape,
 ) -> Result<()> {
     let corpus = bench.prepared().corpus(bench)?;
     let duration = bench.scale().duration();

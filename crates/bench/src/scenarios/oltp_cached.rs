@@ -29,15 +29,15 @@ const DEFAULT_MIB: u64 = 128;
 /// Size of a buffer pool that holds the whole database, as a multiple of it.
 const ALL: u64 = 2;
 
-/// Amounts in bytes and times in seconds.
+/// CachedAmounts in bytes and times in seconds.
 #[derive(Clone, Copy)]
-struct Amounts {
+struct CachedAmounts {
     database: u64,
     warm: u64,
     measured: u64,
 }
 
-impl Amounts {
+impl CachedAmounts {
     fn of(bench: &Bench) -> Self {
         if bench.scale().quick {
             Self { database: 256 << 20, warm: 2, measured: 5 }
@@ -114,7 +114,7 @@ const CASES: [Case; 7] = [
 
 /// Measures all cases of a profile.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
-    let amounts = Amounts::of(bench);
+    let amounts = CachedAmounts::of(bench);
     let mut volumes = Vec::new();
     for system in SYSTEMS.into_iter().filter(|&s| !bench.left_out(s)) {
         bench.progress(&format!("loading two databases on {}", system.label()));
@@ -150,7 +150,7 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     Ok(())
 }
 
-fn cache(case: &Case, amounts: Amounts) -> CacheSettings {
+fn cache(case: &Case, amounts: CachedAmounts) -> CacheSettings {
     let mib = if case.holds_all { (amounts.database >> 20) * ALL } else { DEFAULT_MIB };
     CacheSettings { mib, flush_method: "O_DIRECT" }
 }
@@ -161,7 +161,7 @@ fn once(
     section: &mut Section,
     volume: &mut Volume,
     case: Case,
-    amounts: Amounts,
+    amounts: CachedAmounts,
 ) -> Result<f64> {
     let server = case.database.start(bench, volume, cache(&case, amounts), None)?;
     server.settle()?;

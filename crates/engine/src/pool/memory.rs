@@ -69,7 +69,7 @@ impl CacheBounds {
     fn beside(budget_bytes: u64, others_bytes: u64) -> Self {
         let all = Self::of(budget_bytes);
         let left = (budget_bytes - budget_bytes / RECORDS_SHARE).saturating_sub(others_bytes);
-        // What the allocator takes for them comes on top.
+        // The allocator takes some more for them.
         let left = left / (ALLOCATOR_SHARE + 1) * ALLOCATOR_SHARE;
         let directories = left.max(budget_bytes / 16 * DIRECTORIES_PART_MIN).min(all.directories);
         let least = |bytes: u64| bytes.max(PART_BYTES_MIN);
