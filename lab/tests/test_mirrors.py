@@ -16,6 +16,7 @@ from lab import proc
 from lab.load import pgbench_load, prepare_pgbench
 from lab.machine import commands, outputs, run_on_machine, script_of
 from lab.paths import ROOT, pagefold
+from lab.pool import Pool
 from lab.postgres import Postgres
 from lab.tests.devices import MIB, WRITTEN_MAX, Writer, attach, beside, known, one_device, states, status, stored
 from lab.verify import pgbench_balances
